@@ -1,0 +1,436 @@
+"""The elastic handler: joins, re-joins, leaves, finishes and closes over any store (protocol.md, design.md section 5)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Self, TypeVar
+
+import anyio
+
+from ..backend import P10dRendezvousBackend, RendezvousBackend
+from ..core.codec import decode_state, encode_state
+from ..core.fold import Fresh, close, fence
+from ..core.ops import Me, View, sentence
+from ..core.state import AgreedSettings, Kind, Record, RendezvousState
+from ..errors import RendezvousConnectionError, RendezvousError, RendezvousTimeoutError, RendezvousUsageError
+from ..node import NodeDesc
+from ..params import RendezvousParameters, RendezvousSettings
+from ..store.base import Store
+from .announcements import Announcements
+from .base import RendezvousHandler
+from .bootstrap import enter_round
+from .changes import Changes, MembershipChange, Publisher
+from .entropy import Environment, SystemEnvironment
+from .executor import Counters, Executor, Limits
+from .info import RendezvousInfo, host_name
+from .keys import Keys
+from .rounds import Round, RoundKeeper
+from .status import RendezvousStatus, describe
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ("Connector", "DynamicRendezvousHandler", "agreed_settings")
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Yields the store to use and the address under which this node reaches it (None = not over a network).
+Connector = Callable[[], AbstractAsyncContextManager[tuple[Store, str | None]]]
+
+_local_ids = iter(range(2**62))
+
+
+def agreed_settings(settings: RendezvousSettings) -> AgreedSettings:
+    """The part of the settings that all nodes of a run must share (protocol.md P12)."""
+    return AgreedSettings(
+        min_nodes=settings.min_nodes,
+        max_nodes=settings.max_nodes,
+        rank_order=settings.rank_order,
+        last_call=settings.timeout.last_call.total_seconds(),
+        keep_alive_interval=settings.keep_alive_interval.total_seconds(),
+        keep_alive_max_attempt=settings.keep_alive_max_attempt,
+    )
+
+
+class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
+    """An elastic rendezvous of ``min_nodes`` to ``max_nodes`` nodes over a store.
+
+    Args:
+        connect: Yields ``(store, own address)``; entered with the handler and left with it.
+        settings: Run id, sizes, time-outs and keep-alive.
+        params: The rest: local address, node rank, local world size, attributes and options.
+        backend_name: The registered name this handler answers to.
+        backend: Keeps the state somewhere else than in the store.
+        env: Clock and randomness; the real ones by default.
+    """
+
+    def __init__(
+        self,
+        connect: Connector,
+        settings: RendezvousSettings,
+        params: RendezvousParameters,
+        *,
+        backend_name: str = "p10d",
+        backend: Callable[[Store], RendezvousBackend] | None = None,
+        env: Environment | None = None,
+    ) -> None:
+        self._connect, self._settings, self._params = connect, settings, params
+        self._name, self._make_backend = backend_name, backend
+        self._env: Environment = env if env is not None else SystemEnvironment()
+        self._keys = Keys(settings.run_id)
+        self._publisher = Publisher()
+        self._guard = anyio.ResourceGuard("joining")
+        self._stack: AsyncExitStack | None = None
+        self._store: Store | None = None
+        self._backend: RendezvousBackend | None = None
+        self._executor: Executor | None = None
+        self._round: Round | None = None
+        self._info: RendezvousInfo | None = None
+        self._failed: str | None = None
+        self._entered = False
+        self._warn_of_options()
+        self.exit_barrier = params.get_as_seconds("exit_barrier", 300.0) or 300.0
+        self._notify_lost = params.get_as_bool("notify_lost_nodes", True) is not False
+        self._join_limit = settings.timeout.join.total_seconds()
+
+    @classmethod
+    def from_store(
+        cls,
+        store: Store,
+        params: RendezvousParameters,
+        *,
+        env: Environment | None = None,
+        backend_name: str | None = None,
+    ) -> DynamicRendezvousHandler:
+        """A handler over a store that the caller opened and will close.
+
+        Args:
+            store: Any open store; it must outlive the handler.
+            params: Run id, sizes and options.
+            env: Clock and randomness.
+            backend_name: Defaults to the one in ``params``.
+        """
+
+        @asynccontextmanager
+        async def connect() -> AsyncIterator[tuple[Store, str | None]]:
+            yield store, getattr(store, "local_address", None)
+
+        return cls(
+            connect,
+            RendezvousSettings.from_params(params),
+            params,
+            backend_name=backend_name or params.backend,
+            env=env,
+        )
+
+    # ---- life -------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._entered:
+            raise RendezvousUsageError("A rendezvous handler is entered once; make a new one.")
+        self._entered = True
+        async with AsyncExitStack() as stack:
+            store, reached_by = await stack.enter_async_context(self._connect())
+            self._store = store
+            self._backend = (
+                self._make_backend(store)
+                if self._make_backend is not None
+                else P10dRendezvousBackend(store, self._settings.run_id, key=self._keys.state, name=self._name)
+            )
+            params = self._params
+            node = NodeDesc(
+                params.local_addr or reached_by or host_name(),
+                os.getpid(),
+                next(_local_ids),
+                node_rank=params.node_rank,
+                local_world_size=params.local_world_size,
+                attributes=params.attributes or {},
+            )
+            timeout = self._settings.timeout
+            self._executor = Executor(
+                self._env,
+                self._backend,
+                store,
+                self._keys,
+                node,
+                agreed_settings(self._settings),
+                Limits(timeout.join.total_seconds(), timeout.heartbeat.total_seconds()),
+                notify_lost=self._notify_lost,
+                publisher=self._publisher,
+                on_round_over=self._round_over,
+            )
+            tg = await stack.enter_async_context(anyio.create_task_group())
+            await tg.start(self._executor.run)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> bool | None:
+        assert self._stack is not None and self._executor is not None  # set on entry
+        # The driver is shielded: it withdraws by itself, and the task group's exit waits for it, cancelled or not.
+        self._executor.stop()
+        self._publisher.close()
+        if self._info is not None:
+            self._info.release_port()
+        stack, self._stack = self._stack, None
+        try:
+            await stack.__aexit__(exc_type, exc, tb)
+        except BaseExceptionGroup as group:
+            leaf = _leaf(group)
+            if leaf is exc:
+                return False
+            raise leaf from leaf.__cause__
+        return False
+
+    # ---- what it is -------------------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> RendezvousSettings:
+        """What this handler was started with."""
+        return self._settings
+
+    @property
+    def node(self) -> NodeDesc:
+        """This node as the others see it."""
+        return self._running().me.node
+
+    @property
+    def store(self) -> Store:
+        """The store underneath, not scoped to anything."""
+        self._running()
+        assert self._store is not None
+        return self._store
+
+    @property
+    def counters(self) -> Counters:
+        """What this node asked of the store so far."""
+        return self._running().counters
+
+    def get_backend(self) -> str:
+        """The backend's registered name."""
+        return self._name
+
+    def get_run_id(self) -> str:
+        """The run."""
+        return self._settings.run_id
+
+    # ---- joining ----------------------------------------------------------------------------------------------
+
+    async def next_rendezvous(self) -> RendezvousInfo:
+        """Join, or join again (see :meth:`RendezvousHandler.next_rendezvous`)."""
+        executor = self._running()
+        try:
+            guard = self._guard
+            guard.__enter__()
+        except anyio.BusyResourceError as exc:
+            raise RendezvousUsageError(
+                f"Another task is already joining the rendezvous {self._settings.run_id!r} with this handler; "
+                "use one handler per node."
+            ) from exc
+        try:
+            if self._info is not None:
+                self._info.release_port()
+            since = self._env.now()
+            while True:
+                failed, self._failed = self._failed, None
+                waiter = executor.join(failed=failed is not None)
+                settled = False
+                try:
+                    await waiter.event.wait()
+                    if waiter.error is not None:
+                        settled = True
+                        raise waiter.error
+                    assert waiter.state is not None
+                    info = await enter_round(
+                        executor, self.store, self._keys, waiter.state, self._env, self._params, since + self._join_limit
+                    )
+                    settled = True
+                finally:
+                    if not settled:
+                        await self._withdraw(executor)
+                if info is not None:
+                    self._info = info
+                    return info
+        finally:
+            guard.__exit__(None, None, None)
+
+    async def _withdraw(self, executor: Executor) -> None:
+        """Wait for the driver to withdraw; it does so even if this wait is cut short."""
+        waiter = executor.withdraw()
+        with anyio.move_on_after(Limits().withdraw + 0.25, shield=True):
+            await waiter.event.wait()
+
+    def fail(self, reason: str) -> None:
+        """Say that the next join follows a failure (see :meth:`RendezvousHandler.fail`)."""
+        self._failed = reason
+        logger.info("%s: the next join follows a failure: %s", self._settings.run_id, reason)
+
+    async def leave(self) -> None:
+        """Withdraw from the round; the others go on (see :meth:`RendezvousHandler.leave`)."""
+        await self._withdraw(self._running())
+
+    # ---- reading ----------------------------------------------------------------------------------------------
+
+    async def is_closed(self) -> bool:
+        """Whether the run id was closed for ever (see :meth:`RendezvousHandler.is_closed`)."""
+        state = await self._read("is_closed")
+        return state is not None and state.is_closed
+
+    async def num_nodes_waiting(self) -> int:
+        """Reasons to re-join (see :meth:`RendezvousHandler.num_nodes_waiting`)."""
+        state = await self._read("num_nodes_waiting")
+        me = self._running().me
+        if self._info is None or me.last_round < 0:
+            return 0  # an outsider
+        if state is None or state.round_nonce != me.round_nonce:
+            # This member's round is over without it: it must learn, or it would be a silent orphan (D9).
+            return 0 if state is not None and (state.is_closed or state.listed(me.inc)) else 1
+        if me.inc in state.gone and not state.is_closed:
+            return max(1, state.num_nodes_waiting(notify_lost_nodes=self._notify_lost))
+        return state.num_nodes_waiting(notify_lost_nodes=self._notify_lost)
+
+    async def status(self) -> RendezvousStatus:
+        """Who is in, who is missing (see :meth:`RendezvousHandler.status`)."""
+        executor = self._running()
+        state = await self._read("status")
+        leases = await self._bounded("status", lambda: self.store.leases(self._keys.beats))
+        now = self._env.now()
+        reason = executor.reason if executor.role is not None else sentence(_spectator(executor.me, state), now)
+        return describe(
+            state,
+            leases,
+            self._keys,
+            self.store.endpoint,
+            reason=reason,
+            previous=self._info.participants if self._info is not None else (),
+            bounds=(self._settings.min_nodes, self._settings.max_nodes),
+        )
+
+    def changes(self) -> Changes:
+        """Every change of the membership from now on."""
+        return self._publisher.listen()
+
+    async def _read(self, what: str) -> RendezvousState | None:
+        return await self._bounded(what, self._running().read)
+
+    async def _bounded(self, what: str, operation: Callable[[], Awaitable[T]]) -> T:
+        """Bound a read by the heartbeat time-out: a store that hangs must not hang its readers (D29)."""
+        limit = self._settings.timeout.heartbeat.total_seconds()
+        with anyio.move_on_at(self._env.deadline(self._env.now() + limit)):
+            return await operation()
+        raise RendezvousConnectionError(
+            f"The store at {self.store.endpoint} did not answer {what}() of {self._settings.run_id!r} within "
+            f"{limit:g} s. Check that its host is alive and reachable."
+        )
+
+    # ---- closing ----------------------------------------------------------------------------------------------
+
+    async def set_closed(self) -> None:
+        """Close the run id for ever (see :meth:`RendezvousHandler.set_closed`)."""
+        self._running()
+        limit = self._settings.timeout.close.total_seconds()
+        with anyio.move_on_at(self._env.deadline(self._env.now() + limit)) as scope:
+            await self._close()
+        if scope.cancelled_caught:
+            raise RendezvousTimeoutError(
+                f"Closing the rendezvous {self._settings.run_id!r} at {self.store.endpoint} took longer than "
+                f"{limit:g} s; it may or may not be closed. Ask is_closed() or close it again."
+            )
+
+    async def _close(self) -> None:
+        """P13: swap ``closed`` in; after two lost swaps announce it too, so that any folder does it."""
+        store, backend, env = self.store, self._backend, self._env
+        assert backend is not None  # set on entry
+        record = Record(env.token(), 1, Kind.CLOSE)
+        lost = 0
+        while True:
+            got = await backend.get_state()
+            state, token = (None, None) if got is None else (decode_state(got[0]), got[1])
+            if state is not None and state.is_closed:
+                return
+            fresh = Fresh(env.token(), env.token())
+            if state is None:
+                settings = agreed_settings(self._settings)
+                proposal = fence(record, settings, epoch=env.token(), fresh=fresh)
+            else:
+                proposal = close(state, fresh=fresh)
+            try:
+                written = await backend.set_state(encode_state(proposal), token)
+            except RendezvousConnectionError as exc:
+                logger.debug("closing has an unknown outcome, reading again: %s", exc)
+                continue
+            if written is not None and written[2]:
+                return
+            lost += 1
+            if lost == 2 and state is not None:
+                await Announcements(store, self._keys).append(state.epoch, state.gen, record)
+            await anyio.sleep(0.02 * env.random() * min(lost, 10))
+
+    # ---- rounds -----------------------------------------------------------------------------------------------
+
+    def attach(self, world: Round) -> None:
+        """From now on ``world`` is told when its membership ends."""
+        self._round = world
+
+    def detach(self, world: Round) -> None:
+        """``world`` is over."""
+        if self._round is world:
+            self._round = None
+
+    def mark_finished(self) -> None:
+        """This member's work is done."""
+        self._running().finish()
+
+    async def released(self, limit: float) -> str:
+        """Wait until this finished member owes nothing any more."""
+        waiter = self._running().finish()
+        with anyio.move_on_at(self._env.deadline(self._env.now() + limit)) as scope:
+            await waiter.event.wait()
+        if scope.cancelled_caught:
+            state = self._running().state
+            rest = [inc for inc in state.live if inc not in state.finished] if state is not None else []
+            logger.warning(
+                "%s: not everybody finished within the exit barrier of %g s; still at work: %s",
+                self._settings.run_id,
+                limit,
+                state.names(rest) if state is not None else "unknown",
+            )
+            return f"the exit barrier of {limit:g} s ended"
+        return waiter.reason
+
+    def _round_over(self, change: MembershipChange, error: RendezvousError | None) -> None:
+        if self._round is not None:
+            self._round.end(change, error)
+
+    def _running(self) -> Executor:
+        if self._executor is None or self._stack is None:
+            raise RendezvousUsageError(
+                f"The rendezvous handler of {self._settings.run_id!r} is not open; use it inside 'async with handler:'."
+            )
+        return self._executor
+
+    def _warn_of_options(self) -> None:
+        if self._params.node_rank is not None and self._settings.rank_order != "node_rank":
+            logger.warning(
+                "node_rank=%s is ignored: ranks follow rank_order=%s; set rank_order=node_rank to use it",
+                self._params.node_rank,
+                self._settings.rank_order,
+            )
+
+
+def _spectator(me: Me, state: RendezvousState | None) -> View:
+    """A view of somebody who wants nothing, for a sentence."""
+    return View(state=state, records=(), me=me, fresh=Fresh(b"", b""))
+
+
+def _leaf(error: BaseException) -> BaseException:
+    """The first real error in nested groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
