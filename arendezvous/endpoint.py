@@ -1,8 +1,8 @@
 """Endpoints and configuration strings: text to values and back (defects.md 2.12). Nothing here resolves a name.
 
 An endpoint is ``host``, ``host:port``, ``[ipv6]``, ``[ipv6]:port`` or a bare IPv6 address. A host is a dot-separated
-list of labels, an IPv4 address or an IPv6 address, which may carry a zone (``fe80::1%eth0``). What is not clearly one of
-these is refused: a host or port guessed from a typing mistake sends every node to a rendezvous of its own.
+list of labels, an IPv4 address or an IPv6 address, which may carry a zone (``fe80::1%eth0``). What is not clearly one
+of these is refused: a host or port guessed from a typing mistake sends every node to a rendezvous of its own.
 """
 
 from __future__ import annotations

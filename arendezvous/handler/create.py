@@ -6,9 +6,10 @@ import logging
 import math
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
 from pathlib import Path
+from urllib.parse import quote
 
 from ..endpoint import format_endpoint, parse_rendezvous_endpoint
 from ..errors import RendezvousConnectionError
@@ -77,17 +78,14 @@ async def open_store(params: RendezvousParameters) -> AsyncIterator[tuple[Store,
             yield store, None
         return
     host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
-    server = await _host(params, host, port)
-    try:
+    async with AsyncExitStack() as stack:
+        server = await _host(stack, params, host, port)
         if server is not None:
             port = server.port
         async with connect_store(params, host, port, timeout) as client:
             yield client, client.local_address
         if server is not None:
             await server.drain(params.get_as_seconds("linger", DEFAULT_LINGER) or 0.0)
-    finally:
-        if server is not None:
-            await server.aclose()
 
 
 def connect_store(params: RendezvousParameters, host: str, port: int, timeout: float) -> TCPStore:
@@ -96,7 +94,9 @@ def connect_store(params: RendezvousParameters, host: str, port: int, timeout: f
     return TCPStore(reach, port, timeout=timeout, connect_timeout=timeout)
 
 
-async def _host(params: RendezvousParameters, host: str, port: int) -> TCPStoreServer | None:
+async def _host(
+    stack: AsyncExitStack, params: RendezvousParameters, host: str, port: int
+) -> TCPStoreServer | None:
     """Serve the endpoint if it is ours; None when another process does or should."""
     asked = params.get_as_bool("is_host", None)
     if asked is False or (asked is None and not await is_this_machine(host)):
@@ -107,9 +107,8 @@ async def _host(params: RendezvousParameters, host: str, port: int) -> TCPStoreS
             f"The endpoint host {host!r} resolves to a loopback address only, so no other host could reach a store "
             f"there. Use the option bind=0.0.0.0, or a literal address of this host as the endpoint."
         )
-    server = TCPStoreServer(host, port, bind=bind)
     try:
-        await server.__aenter__()
+        server = await stack.enter_async_context(TCPStoreServer(host, port, bind=bind))
     except RendezvousConnectionError:
         if asked:
             raise
@@ -123,8 +122,6 @@ def _file_path(params: RendezvousParameters) -> Path:
     """The endpoint is the path; without one, nodes of one run on one host meet in the temporary directory (D40)."""
     if params.endpoint.strip():
         return Path(params.endpoint)
-    from urllib.parse import quote
-
     return Path(tempfile.gettempdir()) / f"arendezvous_{quote(params.run_id, safe='')}"
 
 

@@ -98,9 +98,9 @@ class RendezvousParameters:
     def from_env(cls, environ: Mapping[str, str] | None = None, **changes: Any) -> RendezvousParameters:
         """Read the variables that torchrun reads; an empty one counts as missing.
 
-        ``PET_RDZV_BACKEND`` (p10d), ``PET_RDZV_ENDPOINT``, ``PET_RDZV_ID`` (required), ``PET_RDZV_CONF``, ``PET_NNODES``
-        as ``N`` or ``MIN:MAX`` (1:1), ``PET_NODE_RANK``, ``PET_LOCAL_ADDR``, and ``PET_NPROC_PER_NODE``, which must be a
-        number here: nobody has counted the devices.
+        ``PET_RDZV_BACKEND`` (p10d), ``PET_RDZV_ENDPOINT``, ``PET_RDZV_ID`` (required), ``PET_RDZV_CONF``,
+        ``PET_NNODES`` as ``N`` or ``MIN:MAX`` (1:1), ``PET_NODE_RANK``, ``PET_LOCAL_ADDR``, and ``PET_NPROC_PER_NODE``,
+        which must be a number here: nobody has counted the devices.
 
         Args:
             environ: The variables; ``os.environ`` unless given.

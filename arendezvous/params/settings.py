@@ -81,7 +81,7 @@ class RendezvousSettings:
     def from_params(cls, params: RendezvousParameters) -> RendezvousSettings:
         """The settings that parameters ask for.
 
-        Reads the options ``keep_alive_interval``, ``keep_alive_max_attempt``, ``rank_order`` and those of the time-outs.
+        Reads the options ``keep_alive_interval``, ``keep_alive_max_attempt``, ``rank_order`` and the time-outs.
 
         Raises:
             ValueError: an option is not valid.

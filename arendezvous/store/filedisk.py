@@ -48,7 +48,7 @@ COMPACT_MIN: Final = 65536
 COMPACT_RATIO: Final = 4
 
 _CHUNK: Final = 2**20
-_NO_LOCKS: Final = {errno.ENOLCK, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EIO}
+_NO_LOCKS: Final = {errno.ENOLCK, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
 _BOOT: list[bytes] = []
 
@@ -212,13 +212,13 @@ class Disk:
     def list_leases(self, replica: Replica, prefix: bytes) -> list[tuple[bytes, LeaseInfo]]:
         """Return every leased key that starts with ``prefix``; ``LeaseInfo.key`` is left empty."""
         now, clock = host_time(), host_clock()
-        return sorted(
-            ((key, LeaseInfo("", max(0.0, now - lease.refreshed(clock)), lease.ttl, True))
-             for lease in replica.leases.values()
-             for key in lease.keys
-             if key.startswith(prefix)),
-            key=lambda pair: pair[0],
-        )  # fmt: skip
+        found = [
+            (key, LeaseInfo("", max(0.0, now - lease.refreshed(clock)), lease.ttl, True))
+            for lease in replica.leases.values()
+            for key in lease.keys
+            if key.startswith(prefix)
+        ]
+        return sorted(found, key=lambda pair: pair[0])
 
     def close(self) -> None:
         """Close every file; idempotent. A call at work in another thread does it when it ends."""
@@ -243,6 +243,12 @@ class Disk:
                 raise RendezvousConnectionError(f"the file store {self.path} is closed")
             try:
                 yield
+            except OSError as exc:
+                if exc.errno == errno.ESTALE:
+                    # A network file system whose server has seen the file replaced: open the new one.
+                    self._close_log()
+                    raise Busy from exc
+                self._refuse(exc)
             except Damage as exc:
                 raise RendezvousStateError(
                     f"{self.path} is damaged or was not written by a file store: {exc}; delete it, or use another path"
@@ -342,7 +348,7 @@ class Disk:
             data = memoryview(os.pread(self._fd, min(wanted, size - self._offset), self._offset))
             used, wanted = self._take(data)
             self._offset += used
-            if not used and self._offset + wanted > size:
+            if not used and self._offset + len(data) >= size:
                 # Cut short by the death of its writer, who never said that it was written.
                 if not exclusive:
                     raise _NeedsWriter
@@ -364,6 +370,8 @@ class Disk:
         if not MAGIC.startswith(data[: len(MAGIC)]) and any(data):
             raise Damage("it does not start as one")
         records, length = decode_frame(memoryview(data)[len(MAGIC) :]) if data.startswith(MAGIC) else (None, 0)
+        if records is None and size > len(data):
+            raise Damage("its head is too long")
         known = self.replica.birth
         replica = Replica(self.replica)
         if records is None:
@@ -484,22 +492,27 @@ class Disk:
 
     def _create(self, held: Held) -> None:
         name = os.urandom(8).hex()
-        path = os.path.join(self._side, name)
-        fd = -1
         try:
-            with suppress(FileExistsError):
-                os.mkdir(self._side, 0o777)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            fd = self._create_file(os.path.join(self._side, name))
+        except OSError as exc:
+            self._refuse(exc)
+        try:
             self._try_lock(fd, fcntl.LOCK_EX)
-        except (OSError, RendezvousConnectionError) as exc:
-            if fd >= 0:
-                os.close(fd)
-                self._unlink(name)
-            if isinstance(exc, OSError):
-                self._refuse(exc)
+        except BaseException:
+            os.close(fd)
+            self._unlink(name)
             raise
         held.name, held.fd = name, fd
         self._held[name] = held
+
+    def _create_file(self, path: str) -> int:
+        for _ in range(8):
+            with suppress(FileExistsError):
+                os.mkdir(self._side, 0o777)
+            # Another process may remove the directory in between, because it was empty.
+            with suppress(FileNotFoundError):
+                return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
     def _drop(self, held: Held) -> None:
         if held.fd >= 0:

@@ -145,7 +145,7 @@ def decode_frame(data: memoryview) -> tuple[list[Record] | None, int]:
     if _CHECK.unpack_from(data, _HEADER.size)[0] != crc32(data[: _HEADER.size]):
         if not any(data[:_HEAD]) and not any(data):
             # A machine that lost power may keep a file's new size and not what was in it: as good as not written.
-            return None, len(data) + 1
+            return None, 4 * len(data)
         raise Damage("a record's header is damaged")
     if length > MAX_FRAME:
         raise Damage(f"a record of {length} bytes is larger than any may be")

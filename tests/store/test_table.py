@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arendezvous.store.table import Table
@@ -211,9 +211,6 @@ def test_a_change_is_as_cheap_as_the_number_of_those_it_concerns() -> None:
     assert table.waiting == 1999
 
 
-# Leases
-
-
 def test_a_lease_ends_ttl_seconds_after_its_last_refresh() -> None:
     table = Table()
     told: list[bytes | None] = []
@@ -301,57 +298,6 @@ def test_a_deleted_leased_key_does_not_come_back_with_its_name() -> None:
     table.set(b"k", b"plain")
     table.lease_close("l")
     assert table.get(b"k") == b"plain"
-
-
-def test_refreshing_for_ever_does_not_grow_the_book() -> None:
-    table = Table()
-    for second in range(10_000):
-        table.lease_set("l", "o", 3.0, b"k", b"v", now=float(second))
-        if second % 3 == 0:
-            table.detach("o", now=second + 0.1)
-        table.next_expiry()
-    assert len(table._leases._heap) < 100
-
-
-@settings(max_examples=200)
-@given(
-    steps=st.lists(
-        st.tuples(
-            st.sampled_from(["set", "detach", "attach", "close", "tick"]), st.integers(0, 3), st.integers(0, 1)
-        ),
-        max_size=40,
-    )
-)
-def test_the_book_agrees_with_a_dumb_twin(steps: list[tuple[str, int, int]]) -> None:
-    table = Table(grace=1.0)
-    twin: dict[int, tuple[float, float]] = {}  # lease -> (deadline, ttl)
-    attached: dict[int, bool] = {}
-    now = 0.0
-    for step, number, owner in steps:
-        lease = number * 2 + owner
-        if step == "set":
-            table.lease_set(lease, owner, 2.0 + number, b"%d" % lease, b"", now)
-            twin[lease], attached[lease] = (now + 2.0 + number, 2.0 + number), True
-        elif step == "detach":
-            table.detach(owner, now)
-            for other in twin:
-                if other % 2 == owner and attached[other]:
-                    twin[other] = (min(twin[other][0], now + 1.0), twin[other][1])
-                    attached[other] = False
-        elif step == "attach":
-            table.attach(owner, now)
-            for other in twin:
-                if other % 2 == owner:
-                    twin[other], attached[other] = (now + twin[other][1], twin[other][1]), True
-        elif step == "close":
-            table.lease_close(lease)
-            twin.pop(lease, None)
-        else:
-            now += 0.5
-            table.expire(now)
-            twin = {other: state for other, state in twin.items() if state[0] > now}
-        assert table.next_expiry() == min((deadline for deadline, _ in twin.values()), default=math.inf)
-        assert {key for key, _ in table.scan(b"")} == {b"%d" % other for other in twin}
 
 
 def test_a_value_over_the_cap_is_refused_and_nothing_is_changed() -> None:

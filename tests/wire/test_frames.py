@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 
 import pytest
@@ -38,7 +39,7 @@ def test_frames_come_out_the_same_wherever_the_pieces_are_cut(contents: list[byt
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     decoder = FrameDecoder()
     found: list[bytes] = []
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         found += decoder.feed(data[start:end])
     assert found == contents
 

@@ -102,8 +102,9 @@ ANY = st.one_of(
         max_leaves=12,
     ).map(msgspec.msgpack.encode),
     st.builds(
-        lambda message, at, byte: (content := bytearray(say.encode(message)), content.__setitem__(at % len(content), byte))
-        and bytes(content),
+        lambda message, at, byte: (
+            (content := bytearray(say.encode(message)), content.__setitem__(at % len(content), byte)) and bytes(content)
+        ),
         st.sampled_from([*REQUESTS, *REPLIES]),
         st.integers(0, 1000),
         st.integers(0, 255),
