@@ -93,14 +93,12 @@ class RdzvEvent:
         return json.dumps(asdict(self))
 
     @classmethod
-    def deserialize(cls, data: str | RdzvEvent) -> RdzvEvent:
+    def deserialize(cls, data: str) -> RdzvEvent:
         """Read what ``serialize`` wrote; members that it does not know are left out.
 
         Raises:
             ValueError: this is not an event.
         """
-        if isinstance(data, RdzvEvent):
-            return data
         try:
             members: dict[str, Any] = json.loads(data)
             known = {member.name for member in fields(cls)}

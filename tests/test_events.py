@@ -46,7 +46,7 @@ def test_the_states_are_the_documented_ones_and_are_text() -> None:
         "STOPPED",
     ]
     assert all(isinstance(state, str) and str(state) == state.name for state in NodeState)
-    assert NodeState.INIT is NodeState.INITIALIZED
+    assert NodeState["INIT"] is NodeState["INITIALIZED"]
     assert NodeState("RUNNING") is NodeState.RUNNING
 
 
@@ -55,6 +55,11 @@ def test_nobody_listens_until_somebody_registers(monkeypatch: pytest.MonkeyPatch
     # Without a recorder no event is even built.
     monkeypatch.setattr("arendezvous.events.RdzvEvent", None)
     construct_and_record_rdzv_event(NodeState.RUNNING, "r", "m")
+
+
+def test_an_event_for_nobody_is_dropped(recorded: list[RdzvEvent]) -> None:
+    record_rdzv_event(RdzvEvent(NodeState.RUNNING, "r", "m"), "nobody")
+    assert recorded == []
 
 
 def test_an_event_says_what_where_and_who(recorded: list[RdzvEvent]) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arendezvous.node import RANK_ORDERS, Attributes, NodeDesc, check_node_ranks, order_nodes, sort_key
+
+if TYPE_CHECKING:
+    import random
 
 
 def node(addr: str, rank: int | None = None, pid: int = 1, local_id: int = 0, incarnation: bytes = b"") -> NodeDesc:
@@ -109,7 +111,13 @@ def test_attributes_behave_as_the_mapping_they_were_made_from(items: dict[str, s
 
 
 def test_address_order_sorts_the_descriptors_as_text() -> None:
-    nodes = [node("node2"), node("node10"), node("node1", pid=9), node("node1", pid=10), node("node1", pid=9, local_id=1)]
+    nodes = [
+        node("node2"),
+        node("node10"),
+        node("node1", pid=9),
+        node("node1", pid=10),
+        node("node1", pid=9, local_id=1),
+    ]
     assert [repr(n) for n in order_nodes(nodes, "address")] == [
         "node1_9_0",
         "node1_9_1",

@@ -275,7 +275,8 @@ def _decode(data: bytes, magic: bytes, decoder: msgspec.msgpack.Decoder[Any], ca
         raise RendezvousStateError(f"The rendezvous {what} has {len(data)} bytes; at most {cap} are read")
     if data[: len(magic)] != magic or len(data) <= len(magic):
         raise RendezvousStateError(
-            f"The rendezvous {what} object is corrupt: {len(data)} bytes (fingerprint {digest([data])}) that are not ours"
+            f"The rendezvous {what} object is corrupt: {len(data)} bytes that are not ours "
+            f"(fingerprint {digest([data])})"
         )
     version = data[len(magic)]
     if version != FORMAT_VERSION:

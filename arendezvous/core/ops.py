@@ -323,12 +323,10 @@ def _place(view: View, state: RendezvousState, evidence: Evidence, records: tupl
         whole = state.ring
         at = whole.index(view.me.inc)
         # The predecessor of a dead node buries it first; who is farther away waits longer.
-        ways = [
-            sum(whole[(at + k) % len(whole)] not in evidence.suspects for k in range(1, (whole.index(s) - at) % len(whole)))
-            for s in evidence.suspects
-            if s in whole
-        ]
-        return min(ways, default=ring.index(view.me.inc))
+        for between, k in enumerate(range(at + 1, at + len(whole))):
+            if whole[k % len(whole)] in evidence.suspects:
+                return between
+        return ring.index(view.me.inc)
     before = 0
     for record in records:
         if record.inc == view.me.inc:
@@ -343,7 +341,7 @@ def _delay(view: View, state: RendezvousState, proposal: RendezvousState, eviden
         # A leaver has a second, not turns; the jitter grows with the world, so that few fold for many.
         return view.jitter * min(0.3, BATCH + 0.002 * len(state.nodes))
     if place == 0:
-        completes = proposal.complete and proposal.round_nonce != state.round_nonce or not state.complete
+        completes = (proposal.complete and proposal.round_nonce != state.round_nonce) or not state.complete
         urgent = evidence.suspects or proposal.is_closed or (proposal.complete and completes)
         return 0.0 if urgent else BATCH
     return TURN * (min(place, 8) + view.jitter)

@@ -1,4 +1,7 @@
-"""From a completed round to what its member is given: the bootstrap address is agreed once per round (D2-D4, R7, R8)."""
+"""From a completed round to what its member is given.
+
+The bootstrap address is agreed once per round and never outlives it (D2-D4, R7, R8).
+"""
 
 from __future__ import annotations
 
@@ -111,10 +114,7 @@ async def _wait(
     def over() -> bool:
         now = executor.state
         return (
-            executor.role is not Role.MEMBER
-            or now is None
-            or now.round_nonce != state.round_nonce
-            or first in now.gone
+            executor.role is not Role.MEMBER or now is None or now.round_nonce != state.round_nonce or first in now.gone
         )
 
     async def read() -> None:

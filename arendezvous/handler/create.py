@@ -94,9 +94,7 @@ def connect_store(params: RendezvousParameters, host: str, port: int, timeout: f
     return TCPStore(reach, port, timeout=timeout, connect_timeout=timeout)
 
 
-async def _host(
-    stack: AsyncExitStack, params: RendezvousParameters, host: str, port: int
-) -> TCPStoreServer | None:
+async def _host(stack: AsyncExitStack, params: RendezvousParameters, host: str, port: int) -> TCPStoreServer | None:
     """Serve the endpoint if it is ours; None when another process does or should."""
     asked = params.get_as_bool("is_host", None)
     if asked is False or (asked is None and not await is_this_machine(host)):

@@ -1,4 +1,4 @@
-"""The elastic handler: joins, re-joins, leaves, finishes and closes over any store (protocol.md, design.md section 5)."""
+"""The elastic handler: joins, re-joins, leaves, finishes and closes over any store (protocol.md)."""
 
 from __future__ import annotations
 
@@ -172,7 +172,8 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> bool | None:
-        assert self._stack is not None and self._executor is not None  # set on entry
+        assert self._stack is not None  # set on entry
+        assert self._executor is not None
         # The driver is shielded: it withdraws by itself, and the task group's exit waits for it, cancelled or not.
         self._executor.stop()
         self._publisher.close()
@@ -248,7 +249,13 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
                         raise waiter.error
                     assert waiter.state is not None
                     info = await enter_round(
-                        executor, self.store, self._keys, waiter.state, self._env, self._params, since + self._join_limit
+                        executor,
+                        self.store,
+                        self._keys,
+                        waiter.state,
+                        self._env,
+                        self._params,
+                        since + self._join_limit,
                     )
                     settled = True
                 finally:

@@ -1,4 +1,4 @@
-"""Where a handler's clock and randomness come from: the one place, so that a simulation can put its own (design.md 2)."""
+"""Where a handler's clock and randomness come from: one place, so that a simulation can put its own."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from ..backend.base import RendezvousBackend, Token
 from ..core.codec import decode_state, encode_state
+from ..core.fold import Fresh
 from ..core.liveness import targets
 from ..core.ops import Action, Decision, Me, Memory, Role, View, decide, own_record
-from ..core.fold import Fresh
 from ..core.state import AgreedSettings, Record, RendezvousState
 from ..errors import (
     RendezvousClosedError,
@@ -169,9 +169,7 @@ class Executor:
         if self._release_waiter is None:
             self._release_waiter = Waiter()
             if self.role is Role.MEMBER:
-                self.me = replace(
-                    self.me, role=Role.FINISHED, seq=self.me.seq + 1, announced=None, finished=True
-                )
+                self.me = replace(self.me, role=Role.FINISHED, seq=self.me.seq + 1, announced=None, finished=True)
                 self.role = Role.FINISHED
                 self.wake()
             else:
@@ -309,8 +307,8 @@ class Executor:
                 await self._sleep(min(decision.wake_at, self.memory.join_since + self._limits.join))
                 continue
             if not self._records_fresh and (
-                decision.action is Action.FOLD
-                and self.state is not None
+                (decision.action is Action.FOLD
+                and self.state is not None)
                 or (self._is_first() and decision.action is Action.WAIT and self.memory.work is None)
             ):
                 await self._interruptibly(self._scan)
@@ -347,8 +345,9 @@ class Executor:
             if self._env.now() < self._not_before and self.role is not Role.LEAVING:
                 await self._sleep(self._not_before)
             else:
-                assert decision.proposal is not None
-                await self._interruptibly(lambda: self._swap(decision.proposal, tg))
+                proposal = decision.proposal
+                assert proposal is not None
+                await self._interruptibly(lambda: self._swap(proposal, tg))
         elif action is Action.ANNOUNCE:
             assert state is not None
             # Before the request: from here on the record may be there.

@@ -128,11 +128,7 @@ class Observer:
     def silent(self, interval: float) -> set[bytes]:
         """Those that missed a beat, so that watching goes on past them."""
         now = self._env.now()
-        return {
-            inc
-            for inc, s in self.sightings.items()
-            if s.absent is not None or now - s.progressed > 1.5 * interval
-        }
+        return {inc for inc, s in self.sightings.items() if s.absent is not None or now - s.progressed > 1.5 * interval}
 
     async def verify(self, incs: Iterable[bytes]) -> None:
         """Ask the store about the leases of ``incs`` before a decision that a dropped connection could change.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import anyio
 import msgspec
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ("RendezvousInfo", "RendezvousStoreInfo")
 
 _KEY = "bootstrap"
+_Info = TypeVar("_Info", bound="RendezvousStoreInfo")
 
 
 class RendezvousStoreInfo:
@@ -149,14 +151,10 @@ class RendezvousStoreInfo:
 
 def host_name() -> str:
     """This host's name as the kernel knows it; nothing is looked up."""
-    import os
-
     return os.uname().nodename
 
 
-async def propose(
-    kind: type[RendezvousStoreInfo], addr: str, port: int | None
-) -> tuple[Any, PortReservation | None]:
+async def propose(kind: type[_Info], addr: str, port: int | None) -> tuple[_Info, PortReservation | None]:
     """Choose rank 0's address; with no port given, reserve a free one."""
     if port:
         return kind(addr, port), None
@@ -164,7 +162,7 @@ async def propose(
     return kind(addr, reservation.port), reservation
 
 
-async def publish(store: Store, info: Any) -> Any:
+async def publish(store: Store, info: _Info) -> _Info:
     """Write the address unless this round already has one, and return the one that counts."""
     _, value = await store.compare_and_swap(_KEY, b"", info.encode())
     return type(info).decode(value)

@@ -11,7 +11,7 @@ from ..endpoint import parse_rendezvous_endpoint
 from ..errors import RendezvousStateError
 from ..params import RendezvousParameters
 from ..store.base import Store
-from .create import DEFAULT_PORT, memory_stores, read_timeout, store_type, connect_store, open_store
+from .create import DEFAULT_PORT, connect_store, memory_stores, open_store, read_timeout, store_type
 from .keys import Keys
 from .status import RendezvousStatus, describe
 
@@ -99,4 +99,3 @@ async def reset(params: RendezvousParameters) -> bool:
             pass
         swapped, _ = await store.compare_and_swap(keys.state, raw, b"")
         return swapped
-

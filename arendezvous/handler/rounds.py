@@ -83,8 +83,8 @@ class RoundKeeper(ABC):
 class Round:
     """One completed round: everything of :class:`RendezvousInfo`, and a block that ends with the membership.
 
-    Used as ``async with world:``. The body is cancelled when a member is lost or leaves, or newcomers wait, and the block
-    then ends without an error; ``world.ended`` says why. A body that returns without :meth:`finish` joins again.
+    Used as ``async with world:``. The body is cancelled when a member is lost or leaves, or newcomers wait, and the
+    block then ends without an error; ``world.ended`` says why. A body that returns without :meth:`finish` joins again.
 
     Attributes:
         info: The snapshot.

@@ -133,7 +133,8 @@ class StaticTCPRendezvous(RendezvousHandler):
                 world_size=size,
                 bootstrap_store_info=bootstrap,
                 participants=tuple(
-                    NodeDesc(found.decode(errors="replace"), 0, rank, node_rank=rank) for rank, found in enumerate(addrs)
+                    NodeDesc(found.decode(errors="replace"), 0, rank, node_rank=rank)
+                    for rank, found in enumerate(addrs)
                 ),
                 round=self._round,
                 run_id=self._params.run_id,

@@ -129,9 +129,7 @@ def describe(
     for k, inc in enumerate(state.participants):
         why = state.gone.get(inc)
         condition = "finished" if inc in state.finished else "live" if why is None else why.value
-        rows.append(
-            row(inc, "member" if state.complete else "joining", k if state.complete else None, condition)
-        )
+        rows.append(row(inc, "member" if state.complete else "joining", k if state.complete else None, condition))
     rows += [row(inc, "waiting" if k < seats else "spare", None, "live") for k, inc in enumerate(state.queue)]
     here = {node.node.triple for node in rows}
     return RendezvousStatus(

@@ -60,7 +60,7 @@ class TCPLease:
             raise RendezvousUsageError("this lease has ended; open a new one")
         name, value = encode_key(key), check_value(value)
         await self._store._ask(
-            lambda i: say.LeaseSet(i, self._number, self._ttl, name, value), say.Done, f"write of {key!r}"
+            lambda i: say.LeaseSet(i, self._number, self._ttl, name, value), say.Done, f"a write of {key!r}"
         )
 
 
@@ -229,7 +229,7 @@ class TCPStore(StoreBase):
     async def set(self, key: str, value: bytes) -> None:
         """Write ``value``, creating the key or replacing what it had."""
         name, value = encode_key(key), check_value(value)
-        await self._ask(lambda i: say.Set(i, name, value), say.Done, f"write of {key!r}")
+        await self._ask(lambda i: say.Set(i, name, value), say.Done, f"a write of {key!r}")
 
     async def get(self, key: str) -> bytes:
         """Wait until ``key`` exists and return its value.
@@ -242,7 +242,7 @@ class TCPStore(StoreBase):
     async def peek(self, key: str) -> bytes | None:
         """Return the value of ``key`` now, or None when it is missing."""
         name = encode_key(key)
-        return (await self._ask(lambda i: say.Peek(i, name), say.Value, f"read of {key!r}")).value
+        return (await self._ask(lambda i: say.Peek(i, name), say.Value, f"a read of {key!r}")).value
 
     async def compare_and_swap(self, key: str, expected: bytes, desired: bytes) -> tuple[bool, bytes]:
         """Replace ``expected`` by ``desired`` atomically; return ``(swapped, value now stored)``.
@@ -267,7 +267,7 @@ class TCPStore(StoreBase):
             RendezvousConnectionError: also when the connection was lost before the answer came: it may be added.
         """
         name, amount = encode_key(key), check_amount(amount)
-        what = f"addition to {key!r}"
+        what = f"an addition to {key!r}"
         return (await self._ask(lambda i: say.Add(i, name, amount), say.Number, what, again=False)).number
 
     async def wait(self, keys: Sequence[str]) -> None:
@@ -281,7 +281,7 @@ class TCPStore(StoreBase):
     async def check(self, keys: Sequence[str]) -> bool:
         """Whether all of ``keys`` exist now."""
         names = check_keys(keys)
-        return not (await self._ask(lambda i: say.Check(i, names), say.Values, "check of keys")).values
+        return not (await self._ask(lambda i: say.Check(i, names), say.Values, "a check of keys")).values
 
     async def delete_key(self, key: str) -> bool:
         """Remove ``key``; True if it existed.
@@ -290,12 +290,12 @@ class TCPStore(StoreBase):
             RendezvousConnectionError: also when the connection was lost before the answer came: it may be removed.
         """
         name = encode_key(key)
-        what = f"removal of {key!r}"
+        what = f"a removal of {key!r}"
         return bool((await self._ask(lambda i: say.Delete(i, name), say.Number, what, again=False)).number)
 
     async def num_keys(self) -> int:
         """How many keys exist."""
-        return (await self._ask(say.NumKeys, say.Number, "count of keys")).number
+        return (await self._ask(say.NumKeys, say.Number, "a count of keys")).number
 
     async def append(self, key: str, value: bytes) -> None:
         """Append ``value`` to what ``key`` holds (missing counts as empty).
@@ -304,7 +304,7 @@ class TCPStore(StoreBase):
             RendezvousConnectionError: also when the connection was lost before the answer came: it may be appended.
         """
         name, value = encode_key(key), check_value(value)
-        await self._ask(lambda i: say.Append(i, name, value), say.Number, f"append to {key!r}", again=False)
+        await self._ask(lambda i: say.Append(i, name, value), say.Number, f"an append to {key!r}", again=False)
 
     async def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Wait for all of ``keys`` and return their values in that order, all of one moment.
@@ -322,12 +322,12 @@ class TCPStore(StoreBase):
         """
         pairs = check_pairs(keys, values)
         _check_count(len(pairs))
-        await self._ask(lambda i: say.MultiSet(i, pairs), say.Done, "write of several keys")
+        await self._ask(lambda i: say.MultiSet(i, pairs), say.Done, "a write of several keys")
 
     async def scan(self, prefix: str) -> list[tuple[str, bytes]]:
         """Every key that starts with ``prefix`` and its value, in the order in which the keys were created."""
         name = encode_key(prefix)
-        reply = await self._ask(lambda i: say.Scan(i, name), say.Pairs, f"scan of {prefix!r}")
+        reply = await self._ask(lambda i: say.Scan(i, name), say.Pairs, f"a scan of {prefix!r}")
         return [(decode_key(key), value) for key, value in reply.pairs]
 
     async def watch(self, key: str, held: bytes | None) -> bytes | None:
@@ -342,7 +342,7 @@ class TCPStore(StoreBase):
         # Once, not at each reconnect: it may be long.
         held_summary = None if held is None else summarize(check_value(held))
         call = self._new_call(lambda i: say.Watch(i, name, held_summary))
-        return (await self._exchange(call, say.Value, f"watch of {key!r}", again=True)).value
+        return (await self._exchange(call, say.Value, f"a watch of {key!r}", again=True)).value
 
     def lease(self, ttl: float) -> AbstractAsyncContextManager[TCPLease]:
         """Open a lease: keys set through it are gone at the latest ``ttl`` seconds after its last refresh.
@@ -355,14 +355,14 @@ class TCPStore(StoreBase):
     async def leases(self, prefix: str) -> list[LeaseInfo]:
         """Every leased key that starts with ``prefix``; ages are on the server's clock."""
         name = encode_key(prefix)
-        reply = await self._ask(lambda i: say.Leases(i, name), say.LeaseList, f"list of leases of {prefix!r}")
+        reply = await self._ask(lambda i: say.Leases(i, name), say.LeaseList, f"a list of leases of {prefix!r}")
         return [LeaseInfo(decode_key(key), age, ttl, attached) for key, age, ttl, attached in reply.leases]
 
     # How a call goes
 
     async def _swap(self, key: str, expected: bytes, desired: bytes) -> tuple[bool, bytes | None]:
         name, wanted, desired = encode_key(key), summarize(check_value(expected)), check_value(desired)
-        what = f"compare-and-swap of {key!r}"
+        what = f"a compare-and-swap of {key!r}"
         reply = await self._ask(lambda i: say.CompareAndSwap(i, name, wanted, desired), say.Swapped, what, again=False)
         return reply.swapped, desired if reply.swapped else reply.value
 
@@ -375,7 +375,7 @@ class TCPStore(StoreBase):
             if self._dialer.link is None:
                 raise self._dialer.unreachable() from None
             raise RendezvousConnectionError(
-                f"the store at {self._endpoint} did not answer a {what} within {limit:.3g} s; "
+                f"the store at {self._endpoint} did not answer {what} within {limit:.3g} s; "
                 "is it stopped or overloaded?"
             ) from None
 
@@ -385,7 +385,7 @@ class TCPStore(StoreBase):
         limit = self.timeout
         call = self._new_call(lambda i: say.Get(i, keys, want))
         try:
-            return (await self._exchange(call, say.Values, "wait for keys", again=True, limit=limit)).values
+            return (await self._exchange(call, say.Values, "a wait for keys", again=True, limit=limit)).values
         except LimitEnded:
             if self._dialer.link is None:
                 raise self._dialer.unreachable() from None
@@ -398,7 +398,7 @@ class TCPStore(StoreBase):
     async def _still_missing(self, keys: list[bytes]) -> list[bytes]:
         call = self._new_call(lambda i: say.Check(i, keys))
         with suppress(RendezvousConnectionError, LimitEnded):
-            return (await self._exchange(call, say.Values, "check of keys", again=True, limit=0.5)).values or keys
+            return (await self._exchange(call, say.Values, "a check of keys", again=True, limit=0.5)).values or keys
         return keys
 
     def _new_call(self, make: Callable[[int], say.Request]) -> tuple[say.Request, bytes]:
@@ -442,7 +442,7 @@ class TCPStore(StoreBase):
                 raise ValueError(reply.text)
             if reply is not None:
                 raise RendezvousConnectionError(
-                    f"the store at {self._endpoint} answered a {what} with {type(reply).__name__}: it is not ours"
+                    f"the store at {self._endpoint} answered {what} with {type(reply).__name__}: it is not ours"
                 )
             if isinstance(call.failure, LimitEnded):
                 raise call.failure
@@ -454,7 +454,7 @@ class TCPStore(StoreBase):
                 ) from call.failure
             if call.sent and not again:
                 raise RendezvousConnectionError(
-                    f"the connection to the store at {self._endpoint} was lost before the answer to a {what} came "
+                    f"the connection to the store at {self._endpoint} was lost before the answer to {what} came "
                     f"({call.failure}): the outcome is unknown, read the key to learn it"
                 ) from call.failure
 
@@ -464,7 +464,7 @@ class TCPStore(StoreBase):
     async def _lease(self, ttl: float) -> AsyncIterator[TCPLease]:
         self._lease_numbers += 1
         lease = TCPLease(self, self._lease_numbers, ttl)
-        await self._ask(lambda i: say.LeaseOpen(i, lease._number, ttl), say.Done, "lease")
+        await self._ask(lambda i: say.LeaseOpen(i, lease._number, ttl), say.Done, "a lease")
         try:
             yield lease
         finally:
@@ -483,7 +483,7 @@ class TCPStore(StoreBase):
         try:
             with anyio.CancelScope(shield=True), suppress(RendezvousConnectionError):
                 call = self._new_call(lambda i: say.LeaseClose(i, number))
-                await self._exchange(call, say.Number, "end of a lease", again=True)
+                await self._exchange(call, say.Number, "the end of a lease", again=True)
         finally:
             ended.set()
 

@@ -133,10 +133,11 @@ class Connection:
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             return None
         except TimeoutError:
-            _log.warning("dropping a connection to the store: no hello within %g s", self._service.hello_timeout)
+            # Not a warning: whoever scans ports would fill the log.
+            _log.info("dropping a connection to the store: no hello within %g s", self._service.hello_timeout)
             return None
         except WireError as exc:
-            _log.warning("dropping a connection to the store: %s", exc)
+            _log.info("dropping a connection to the store: %s", exc)
             return None
         if status is not Status.OK:
             _log.warning("refusing a store client: %s (it speaks version %d)", status.name, hello.version)

@@ -1,9 +1,10 @@
 """A store in a file, for processes that share a file system and nothing else.
 
-The file is a log of changes, ``<path>``. Beside it there are ``<path>.leases/``, with one locked file per lease, and for a
-moment ``<path>.new``, the compacted log on its way to ``<path>``. Several processes and several stores of one process may
-use a path at once, on one machine or on several with a network file system that has locks. Killing any of them at any
-time loses nothing that a call has confirmed. What the machine had not yet written to the disk is lost with its power.
+The file is a log of changes, ``<path>``. Beside it are ``<path>.leases/``, with one locked file per lease, and for a
+moment ``<path>.new``, the compacted log on its way to ``<path>``. Several processes and several stores of one process
+may use a path at once, on one machine or on several with a network file system that has locks. Killing any of them at
+any time loses nothing that a call has confirmed. What the machine had not yet written to the disk is lost with its
+power.
 
 Others' changes are noticed by looking: every 2 ms after something has happened, down to every 50 ms when it is quiet.
 """
@@ -33,7 +34,8 @@ from .arguments import (
     name_keys,
 )
 from .base import DEFAULT_TIMEOUT, Capabilities, LeaseInfo, StoreBase
-from .filedisk import Busy, Disk, Held
+from .filedisk import Disk
+from .filelocks import Busy, Held
 from .filelog import Append, Delete, Put, Record, Replica
 
 if TYPE_CHECKING:
@@ -66,12 +68,13 @@ class _Wait:
 
 
 class FileLease:
-    """A lease of a :class:`FileStore`: an exclusive lock on a file of its own, which the kernel frees with the process."""
+    """A lease of a :class:`FileStore`: a locked file of its own, which the kernel frees with the process."""
 
     def __init__(self, store: FileStore, ttl: float) -> None:
         self._store = store
         self._ttl = ttl
         self._held = Held()
+        self._ended = False
 
     async def set(self, key: str, value: bytes) -> None:
         """Write ``key`` under this lease and refresh the lease; an expired lease is opened anew.
@@ -84,7 +87,7 @@ class FileLease:
             Safe: the write may or may not have happened.
         """
         name, value = encode_key(key), check_value(value)
-        if self._held.ended:
+        if self._ended:
             raise RendezvousUsageError("this lease has ended; open a new one")
         await self._store._call(lambda: self._store._disk.beat(self._held, self._ttl, name, value))
 
@@ -413,13 +416,13 @@ class FileStore(StoreBase):
 
     def _publish(self) -> None:
         """Wake those whose keys have changed."""
-        changed = self._disk.replica.take_changes()
-        if changed is None:
-            self._wake(self._waits)
-        elif changed:
-            self._interval = _POLL_MIN
-            for key in changed:
-                self._wake(self._waiting.get(key, ()))
+        for changed in self._disk.take_changes():
+            if changed is None:
+                self._wake(self._waits)
+            elif changed:
+                self._interval = _POLL_MIN
+                for key in changed:
+                    self._wake(self._waiting.get(key, ()))
 
     @staticmethod
     def _wake(waits: Iterable[_Wait]) -> None:
@@ -433,7 +436,7 @@ class FileStore(StoreBase):
         try:
             yield lease
         finally:
-            lease._held.ended = True
+            lease._ended = True
             try:
                 if lease._held.name is not None:
                     # The others learn it at once by the log. If that cannot be, they see the lock free soon.

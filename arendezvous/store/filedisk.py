@@ -3,9 +3,8 @@
 Everything here is called in worker threads, one call at a time. No call waits for a lock: who does not get it at once
 raises :class:`Busy`, so that a process which was stopped while it held the lock blocks no thread.
 
-The lock is ``flock`` on the log itself. Its holder makes sure that the log still has the file's name; a compaction puts
-a new file in its place, and the next holder of a lock on the old one notices. ``flock`` belongs to the open file, not to
-the process, so that several stores of one process exclude each other as those of several processes do.
+The lock is on the log itself. Its holder makes sure that the log still has the file's name; a compaction puts a new
+file in its place, and the next holder of a lock on the old one notices.
 """
 
 from __future__ import annotations
@@ -15,12 +14,14 @@ import fcntl
 import os
 import stat
 import threading
+from collections import deque
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 from weakref import WeakSet
 
-from ..errors import RendezvousConnectionError, RendezvousStateError
+from ..errors import RendezvousConnectionError, RendezvousStateError, RendezvousUsageError
 from .base import LeaseInfo
+from .filelocks import Busy, Held, LeaseLocks, refuse, try_lock
 from .filelog import (
     FORMAT,
     MAGIC,
@@ -37,7 +38,7 @@ from .filelog import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ("PROBE_INTERVAL", "Busy", "Disk", "Held", "host_clock", "host_time")
+__all__ = ("PROBE_INTERVAL", "Disk", "host_clock", "host_time")
 
 _T = TypeVar("_T")
 
@@ -48,7 +49,6 @@ COMPACT_MIN: Final = 65536
 COMPACT_RATIO: Final = 4
 
 _CHUNK: Final = 2**20
-_NO_LOCKS: Final = {errno.ENOLCK, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
 _BOOT: list[bytes] = []
 
@@ -71,26 +71,8 @@ def host_clock() -> bytes:
     return _BOOT[0]
 
 
-class Busy(Exception):
-    """Another process holds the lock; try again soon."""
-
-
 class _NeedsWriter(Exception):
     """A reader found something to be put right, which takes the exclusive lock."""
-
-
-class Held:
-    """A lease of this process.
-
-    Attributes:
-        name: What it is called in the log; None before its first key.
-        fd: The open lock file, -1 if none.
-    """
-
-    def __init__(self) -> None:
-        self.name: str | None = None
-        self.fd = -1
-        self.ended = False
 
 
 class Disk:
@@ -105,7 +87,6 @@ class Disk:
         self.replica = Replica()
         # A link stays a link: compaction replaces what it points to.
         self._path = os.path.realpath(path)
-        self._side = f"{self._path}.leases"
         self._fd = -1
         self._identity = (0, 0)
         self._offset = 0
@@ -113,7 +94,8 @@ class Disk:
         self._open = True
         self._probed = -PROBE_INTERVAL
         self._compact_at = COMPACT_MIN
-        self._held: dict[str, Held] = {}
+        self._locks = LeaseLocks(path, f"{self._path}.leases")
+        self._news: deque[set[bytes] | None] = deque()
         # Calls exclude each other anyhow, but asyncio can be made to abandon a thread that is still at work.
         self._mutex = threading.Lock()
         _disks.add(self)
@@ -174,9 +156,10 @@ class Disk:
 
         def decide(replica: Replica) -> tuple[list[Record], None]:
             if held.name is None or held.name not in replica.leases:
-                # Under the log's lock: who cleans up after the dead takes no file for one of theirs before it is locked.
-                self._drop(held)
-                self._create(held)
+                if held.ended:
+                    raise RendezvousUsageError("this lease has ended; open a new one")
+                self._locks.drop(held)
+                self._locks.create(held)
             assert held.name is not None
             return [Beat(held.name, ttl, host_clock(), host_time(), key, value)], None
 
@@ -203,11 +186,16 @@ class Disk:
         # Not for ever: this runs in the event loop, and who holds the mutex drops ended leases itself.
         if self._mutex.acquire(timeout=1):
             try:
-                self._drop(held)
+                self._locks.drop(held)
                 # The keys are gone for this store at its next look, too.
                 self._probed = -PROBE_INTERVAL
             finally:
                 self._mutex.release()
+
+    def take_changes(self) -> Iterator[set[bytes] | None]:
+        """Return the keys that the calls so far have seen change, of each call; None = any. For the event loop."""
+        while self._news:
+            yield self._news.popleft()
 
     def list_leases(self, replica: Replica, prefix: bytes) -> list[tuple[bytes, LeaseInfo]]:
         """Return every leased key that starts with ``prefix``; ``LeaseInfo.key`` is left empty."""
@@ -248,14 +236,14 @@ class Disk:
                     # A network file system whose server has seen the file replaced: open the new one.
                     self._close_log()
                     raise Busy from exc
-                self._refuse(exc)
+                refuse(self.path, exc)
             except Damage as exc:
                 raise RendezvousStateError(
                     f"{self.path} is damaged or was not written by a file store: {exc}; delete it, or use another path"
                 ) from exc
             finally:
-                for held in [held for held in self._held.values() if held.ended]:
-                    self._drop(held)
+                self._locks.drop_ended()
+                self._news.append(self.replica.take_changes())
                 if not self._open:
                     self._release_all()
 
@@ -269,7 +257,7 @@ class Disk:
             if over:
                 self._append([End(name) for name in over])
                 for name in over:
-                    self._unlink(name)
+                    self._locks.unlink(name)
             records, result = decide(self.replica)
             if records:
                 self._append(records)
@@ -285,7 +273,7 @@ class Disk:
                 info = os.fstat(self._fd)
                 self._identity = (info.st_dev, info.st_ino)
                 self._offset = 0
-            self._try_lock(self._fd, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+            try_lock(self.path, self._fd, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
             try:
                 info = os.stat(self._path)
             except FileNotFoundError:
@@ -293,25 +281,12 @@ class Disk:
                 self._gone()
             except OSError as exc:
                 self._close_log()
-                self._refuse(exc)
+                refuse(self.path, exc)
             if (info.st_dev, info.st_ino) == self._identity:
                 return
             # Compacted by another process, or put in the place of what was deleted; the head will tell.
             self._close_log()
         raise Busy
-
-    def _try_lock(self, fd: int, kind: int) -> None:
-        try:
-            fcntl.flock(fd, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Busy from None
-        except OSError as exc:
-            if exc.errno in _NO_LOCKS:
-                raise RendezvousConnectionError(
-                    f"the path of the file store {self.path} does not support locks ({exc.strerror}); without them "
-                    "writes would be lost: use a local disk, NFS with locking, or a TCP store"
-                ) from exc
-            self._refuse(exc)
 
     def _open_file(self) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK
@@ -320,9 +295,9 @@ class Disk:
         except FileNotFoundError as exc:
             if self._existed:
                 self._gone()
-            self._refuse(exc)
+            refuse(self.path, exc)
         except OSError as exc:
-            self._refuse(exc)
+            refuse(self.path, exc)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise RendezvousConnectionError(f"the file store {self.path} cannot be used: it is no regular file")
@@ -332,15 +307,12 @@ class Disk:
     def _gone(self) -> NoReturn:
         raise RendezvousConnectionError(f"the file store {self.path} was deleted while it was in use")
 
-    def _refuse(self, exc: OSError) -> NoReturn:
-        raise RendezvousConnectionError(f"the file store {self.path} cannot be used: {exc.strerror or exc}") from exc
-
     # The log
 
     def _refresh(self, exclusive: bool) -> None:
-        size = os.fstat(self._fd).st_size
         if self._offset == 0:
-            self._load_head(size, exclusive)
+            self._load_head(exclusive)
+        size = os.fstat(self._fd).st_size
         if size < self._offset:
             raise Damage(f"it was cut from {self._offset} to {size} bytes")
         wanted = _CHUNK
@@ -365,7 +337,8 @@ class Disk:
             self.replica.apply(records, now)
             used += length
 
-    def _load_head(self, size: int, exclusive: bool) -> None:
+    def _load_head(self, exclusive: bool) -> None:
+        size = os.fstat(self._fd).st_size
         data = os.pread(self._fd, 4096, 0)
         if not MAGIC.startswith(data[: len(MAGIC)]) and any(data):
             raise Damage("it does not start as one")
@@ -423,7 +396,7 @@ class Disk:
     def _compact(self) -> None:
         if self._offset < max(self._compact_at, COMPACT_RATIO * self.replica.live):
             return
-        self._sweep()
+        self._locks.sweep(self.replica.leases)
         birth = self.replica.birth
         assert birth is not None
         draft = f"{self._path}.new"
@@ -436,7 +409,7 @@ class Disk:
             if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
                 os.fchown(fd, old.st_uid, old.st_gid)
             # Locked before anybody can see it: whoever opens it waits until this call is over.
-            self._try_lock(fd, fcntl.LOCK_EX)
+            try_lock(self.path, fd, fcntl.LOCK_EX)
             head = encode_head(birth.store, birth.generation + 1)
             self._write(head, 0, fd)
             offset = len(head)
@@ -466,75 +439,11 @@ class Disk:
         clock = host_clock()
         over = [name for name, lease in leases.items() if now - lease.refreshed(clock) >= lease.ttl]
         if now - self._probed >= PROBE_INTERVAL:
-            over += [name for name in leases if name not in self._held and not self._owned(name) and name not in over]
+            over += [name for name in leases if not self._locks.owned(name) and name not in over]
             if not over:
                 # Else the one who finds it must still say so, under the other lock.
                 self._probed = now
         return over
-
-    def _owned(self, name: str) -> bool:
-        """Whether somebody holds the lock file of a lease."""
-        try:
-            fd = os.open(os.path.join(self._side, name), os.O_RDWR | os.O_CLOEXEC)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError:
-            # Out of file descriptors, say: that is nobody's death.
-            return True
-        try:
-            # Shared, so that two who look at the same time do not take each other for the owner.
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(fd)
-        return False
-
-    def _create(self, held: Held) -> None:
-        name = os.urandom(8).hex()
-        try:
-            fd = self._create_file(os.path.join(self._side, name))
-        except OSError as exc:
-            self._refuse(exc)
-        try:
-            self._try_lock(fd, fcntl.LOCK_EX)
-        except BaseException:
-            os.close(fd)
-            self._unlink(name)
-            raise
-        held.name, held.fd = name, fd
-        self._held[name] = held
-
-    def _create_file(self, path: str) -> int:
-        for _ in range(8):
-            with suppress(FileExistsError):
-                os.mkdir(self._side, 0o777)
-            # Another process may remove the directory in between, because it was empty.
-            with suppress(FileNotFoundError):
-                return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-
-    def _drop(self, held: Held) -> None:
-        if held.fd >= 0:
-            fd, held.fd = held.fd, -1
-            os.close(fd)
-        if held.name is not None:
-            self._held.pop(held.name, None)
-            self._unlink(held.name)
-            held.name = None
-
-    def _unlink(self, name: str) -> None:
-        with suppress(OSError):
-            os.unlink(os.path.join(self._side, name))
-            # Succeeds for the last one only; who needs the directory again makes it under the log's lock.
-            os.rmdir(self._side)
-
-    def _sweep(self) -> None:
-        """Remove the lock files of owners that died before their lease was in the log."""
-        with suppress(OSError):
-            for name in os.listdir(self._side):
-                if name not in self.replica.leases and name not in self._held and not self._owned(name):
-                    self._unlink(name)
 
     # The end
 
@@ -545,18 +454,13 @@ class Disk:
             os.close(fd)
 
     def _release_all(self) -> None:
-        for held in list(self._held.values()):
-            self._drop(held)
+        self._locks.drop_all()
         self._close_log()
 
     def _forget(self) -> None:
         """In the child of a fork: close what belongs to the parent, whose locks the open files carry."""
         self._mutex = threading.Lock()
-        for held in list(self._held.values()):
-            if held.fd >= 0:
-                os.close(held.fd)
-            held.fd, held.name = -1, None
-        self._held.clear()
+        self._locks.forget()
         self._close_log()
 
 

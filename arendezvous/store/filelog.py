@@ -1,9 +1,9 @@
 """The log of a file store: framed, checksummed records, and the state that they add up to. No IO.
 
-A file is the magic, then frames. A frame is one change and counts wholly or not at all: length and checksum of its body,
-a checksum of these two, and the body, a msgpack array of typed records. The first frame holds one :class:`Birth`. Writers
-append while they hold the lock, so what a killed writer leaves behind is a frame that ends too early, at the very end;
-anything else that does not fit was not written by a file store.
+A file is the magic, then frames. A frame is one change and counts wholly or not at all: length and checksum of its
+body, a checksum of these two, and the body, a msgpack array of typed records. The first frame holds one :class:`Birth`.
+Writers append while they hold the lock, so what a killed writer leaves behind is a frame that ends too early, at the
+very end; anything else that does not fit was not written by a file store.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 import anyio
 
@@ -44,8 +45,7 @@ async def reserve_port(addr: str) -> PortReservation:
         Safe; nothing stays bound.
     """
     try:
-        with anyio.fail_after(10):
-            found = await anyio.getaddrinfo(addr, 0, type=socket.SOCK_STREAM)
+        found = await _resolve(addr)
     except (OSError, TimeoutError, UnicodeError) as exc:
         raise RendezvousConnectionError(
             f"Rank 0 cannot offer a bootstrap port: its own address {addr!r} does not resolve ({exc}). "
@@ -66,3 +66,12 @@ async def reserve_port(addr: str) -> PortReservation:
         f"Rank 0 cannot offer a bootstrap port: {addr!r} is no address of this host ({problem}). "
         "Set local_addr to an address of this host that the other nodes can reach."
     ) from problem
+
+
+async def _resolve(addr: str) -> list[Any]:
+    """The socket addresses of ``addr``; a literal one is read here and asks neither a resolver nor a thread."""
+    try:
+        return socket.getaddrinfo(addr, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        with anyio.fail_after(10):
+            return await anyio.getaddrinfo(addr, 0, type=socket.SOCK_STREAM)

@@ -324,7 +324,7 @@ class TCPStoreServer:
                 stream = await listener.accept()
             except anyio.ClosedResourceError:
                 return
-            except (OSError, anyio.BrokenResourceError) as exc:
+            except Exception as exc:  # noqa: BLE001 - nothing that accepting may raise is worth the other clients
                 # Out of descriptors or memory, or a client that was gone before it was taken: none of these may end
                 # the server or keep it busy.
                 if not failing:

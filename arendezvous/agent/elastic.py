@@ -1,0 +1,315 @@
+"""The elastic agent: one node that joins, runs its workers for a round, and joins again when the membership changes."""
+
+from __future__ import annotations
+
+import enum
+import os
+import signal
+import sys
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import anyio
+
+from ..endpoint import format_endpoint, parse_rendezvous_endpoint
+from ..errors import RendezvousError
+from ..handler.create import create_handler
+from .environment import worker_specs
+from .hosting import DEFAULT_PORT, embedded_store, host_store
+from .progress import Progress
+from .workers import WorkerExit, WorkerGroup, WorkerGroupError, signal_name
+
+if TYPE_CHECKING:
+    from ..handler.base import RendezvousHandler
+    from ..handler.rounds import Round
+    from ..params import RendezvousParameters
+
+__all__ = ("AgentConfig", "ElasticAgent", "ExitStatus", "run_agent", "say")
+
+#: After a worker failed: how long to look whether a lost peer is the cause, and to wait for the verdict on that peer.
+#: A broken collective tells of a killed node at once, the rendezvous a second (``disconnect_grace``) later.
+_LOOK_AROUND = 0.25
+_VERDICT = 3.0
+#: Seconds that leaving may take when a signal ends this node; the handler bounds it by itself.
+_LEAVE_LIMIT = 3.0
+#: Key, in the round's store, under which a member says that its workers failed for good.
+_FAILED = "agent/failed/"
+
+
+class ExitStatus(enum.IntEnum):
+    """How ``arendezvous run`` ends."""
+
+    DONE = 0  # every member finished, or this node was a spare that nobody needed
+    FAILED = 1  # workers failed
+    USAGE = 2
+    RENDEZVOUS = 3  # the rendezvous failed, was closed or timed out
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+def say(text: str) -> None:
+    """Tell the operator something: one line on standard error."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"arendezvous: {text}\n")
+        sys.stderr.flush()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentConfig:
+    """What an agent is to do.
+
+    Attributes:
+        params: The rendezvous; ``local_world_size`` is the number of workers of this node.
+        argv: The workers' command line (see :func:`~arendezvous.agent.environment.worker_argv`).
+        max_restarts: How many rounds of the run a failure of workers may open.
+        grace: Seconds between the signal that stops workers and SIGKILL.
+        embedded: This node is alone: keep the store in this process, on a free port.
+        serve: The command that serves a store; endpoint and options are added to it.
+        env: What the workers' environment is built on; this process's own by default.
+        say: Takes each line for the operator.
+    """
+
+    params: RendezvousParameters
+    argv: tuple[str, ...]
+    max_restarts: int = 0
+    grace: float = 30.0
+    embedded: bool = False
+    serve: tuple[str, ...] = (sys.executable, "-m", "arendezvous", "serve")
+    env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    say: Callable[[str], None] = say
+
+
+class ElasticAgent:
+    """One node of an elastic job.
+
+    Each round starts the workers anew; a change of the membership stops them (SIGTERM, grace, SIGKILL to the group) and
+    joins the next round at no cost. A worker that fails stops the group too, and the round that follows counts as a
+    failure: the count is part of the agreed state, so every node reads the same one. With ``max_restarts`` failures on the
+    count, the node whose worker fails next exits with status 1 and *leaves*: nothing is closed. The others go on without it while at least
+    ``min_nodes`` remain; when fewer do, they exit with status 1 as well instead of waiting for a replacement.
+
+    Raises:
+        ValueError: backend, options or endpoint are not valid.
+    """
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+        # A library handler would host in its own task group and take the store along when it dies.
+        self._params = config.params if config.params.backend == "static" else config.params.replace(is_host=False)
+        self._handler = create_handler(self._params)
+        self._progress = Progress(config.say)
+        self._group: WorkerGroup | None = None
+        self._signal: signal.Signals | None = None
+        self._open = False
+
+    async def run(self) -> ExitStatus:
+        """Take part until the job is done, and return the exit status.
+
+        Cancellation:
+            Stops the workers and leaves, within the grace and a few seconds.
+        """
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            status = ExitStatus.DONE
+            async with anyio.create_task_group() as tg:
+                scope = anyio.CancelScope()
+                tg.start_soon(self._obey_signals, signals, scope)
+                with scope:
+                    status = await self._take_part()
+                tg.cancel_scope.cancel()
+        if self._signal is None:
+            return status
+        return ExitStatus.INTERRUPTED if self._signal == signal.SIGINT else ExitStatus.TERMINATED
+
+    async def _obey_signals(self, signals: AsyncIterable[signal.Signals], scope: anyio.CancelScope) -> None:
+        async for number in signals:
+            if self._signal is None:
+                self._signal = number
+                self._say(
+                    f"{signal_name(number)}: stopping the workers and leaving, the other nodes go on"
+                    f" (up to {self._config.grace:g} s; once more to stop at once)"
+                )
+                if self._group is not None:
+                    self._group.stop_signal = number
+                scope.cancel()
+                # At once and not after the workers: the others learn of it before their collectives break.
+                with anyio.move_on_after(_LEAVE_LIMIT), suppress(RendezvousError):
+                    if self._open:
+                        await self._handler.leave()
+            elif self._group is not None:
+                self._say(f"{signal_name(number)} again: killing the workers")
+                self._group.kill()
+
+    async def _take_part(self) -> ExitStatus:
+        try:
+            async with self._reached() as handler, self._progress.watch(handler):
+                return await self._rounds(handler)
+        except Exception as exc:  # noqa: BLE001  the boundary: what is not ours is raised again
+            error = _leaf(exc)
+            if isinstance(error, WorkerGroupError):
+                self._say(str(error))
+                return ExitStatus.FAILED
+            if isinstance(error, RendezvousError):
+                self._say(f"{error}")
+                return ExitStatus.RENDEZVOUS
+            raise
+
+    @asynccontextmanager
+    async def _reached(self) -> AsyncIterator[RendezvousHandler]:
+        """The handler, connected to a store that somebody else hosts or that this agent has started."""
+        if self._config.embedded:
+            async with embedded_store() as endpoint:
+                self._move(endpoint)
+                async with self._entered() as handler:
+                    yield handler
+            return
+        store = await host_store(self._config.params, self._config.serve)
+        if store is not None:
+            self._say(f"started the store at {store.endpoint} (pid {store.pid})")
+            host, port = parse_rendezvous_endpoint(self._params.endpoint, DEFAULT_PORT)
+            if port == 0:
+                _, port = parse_rendezvous_endpoint(store.endpoint, DEFAULT_PORT)
+                self._move(format_endpoint(host, port))
+        async with self._entered() as handler:
+            yield handler
+
+    @asynccontextmanager
+    async def _entered(self) -> AsyncIterator[RendezvousHandler]:
+        async with self._handler as handler:
+            self._open = True
+            try:
+                yield handler
+            finally:
+                self._open = False
+
+    def _move(self, endpoint: str) -> None:
+        """The endpoint turned out to be another one."""
+        self._params = self._params.replace(endpoint=endpoint)
+        self._handler = create_handler(self._params)
+
+    # ---- rounds -----------------------------------------------------------------------------------------------
+
+    async def _rounds(self, handler: RendezvousHandler) -> ExitStatus:
+        finished = False
+        self._progress.joining()
+        async for world in handler.rounds():
+            self._progress.joined()
+            failure: WorkerExit | None = None
+            async with world:
+                failure = await self._work(world)
+                if failure is None:
+                    self._progress.finished(world)
+                else:
+                    await self._look_around(handler, world)
+            if world.is_finished:
+                finished = True
+                self._say(f"round {world.round}: done{f' ({world.outcome})' if world.outcome else ''}")
+            elif failure is not None and (world.ended is None or world.ended.kind == "waiting"):
+                if world.failures >= self._config.max_restarts:
+                    return await self._give_up(world, failure)
+                handler.fail(str(failure))
+                self._say(
+                    f"round {world.round}: {failure}; joining again"
+                    f" (failure {world.failures + 1} of at most {self._config.max_restarts})"
+                )
+            else:
+                reason = world.ended.reason if world.ended is not None else "the workers were stopped"
+                self._say(f"{reason}; the workers were stopped, joining again")
+                if gone := await self._fallen(handler, world):
+                    self._say(f"{gone}; fewer than {self._params.min_nodes} nodes remain, giving up")
+                    return ExitStatus.FAILED
+            self._progress.joining()
+        if not finished:
+            self._say("the job is over and did not need this node")
+        return ExitStatus.DONE
+
+    async def _work(self, world: Round) -> WorkerExit | None:
+        """Run the workers of a round; None when all have done their work, which is then announced."""
+        group = WorkerGroup(self._config.grace)
+        if self._signal is not None:
+            group.stop_signal = self._signal
+        self._group = group
+        try:
+            async with group:
+                specs = worker_specs(
+                    world,
+                    self._config.argv,
+                    self._config.env,
+                    run_id=self._params.run_id,
+                    max_restarts=self._config.max_restarts,
+                )
+                self._progress.started(world, specs)
+                # Rank 0's worker is to listen on this port, so it is free from here on and not before.
+                world.release_port()
+                await group.start(specs)
+                exits = await group.wait()
+                failure = next((end for end in exits if not end.is_success), None)
+                if failure is None:
+                    world.finish()
+                else:
+                    self._say(f"{failure}; stopping the other workers of this node" if len(specs) > 1 else str(failure))
+                return failure
+        finally:
+            self._group = None
+
+    async def _look_around(self, handler: RendezvousHandler, world: Round) -> None:
+        """A worker failed. If that is because a peer is gone, the round ends under us in here, and no failure counts."""
+        if world.world_size == 1:
+            return
+        with suppress(RendezvousError):
+            await anyio.sleep(_LOOK_AROUND)
+            status = await handler.status()
+            if any(node.condition == "live" and not node.attached for node in status.participants):
+                await anyio.sleep(_VERDICT)
+
+    async def _give_up(self, world: Round, failure: WorkerExit) -> ExitStatus:
+        limit = self._config.max_restarts
+        how = f"and --max-restarts {limit} is used up" if limit else "and --max-restarts is 0"
+        self._say(f"round {world.round}: {failure}, {how}; leaving, nothing is closed")
+        with suppress(RendezvousError):
+            with anyio.move_on_after(_LEAVE_LIMIT):
+                # For those whose own minimum this breaks; they read it when they learn that we left.
+                await world.store.set(f"{_FAILED}{world.rank}", str(failure).encode())
+        return ExitStatus.FAILED
+
+    async def _fallen(self, handler: RendezvousHandler, world: Round) -> str:
+        """Who of an ended round failed for good, if too few nodes are left by that; empty otherwise."""
+        with suppress(RendezvousError):
+            with anyio.move_on_after(_LEAVE_LIMIT):
+                failed = dict(await world.store.scan(_FAILED))
+                if not failed:
+                    return ""
+                status = await handler.status()
+                here = {node.node.incarnation for node in status.nodes if node.condition not in ("lost", "left")}
+                fallen = {int(key.removeprefix(_FAILED)) for key in failed}
+                here -= {world.participants[rank].incarnation for rank in fallen}
+                here.add(world.participants[world.rank].incarnation)
+                if len(here) < self._params.min_nodes:
+                    return "; ".join(
+                        f"{world.participants[rank]!r}: {failed[f'{_FAILED}{rank}'].decode(errors='replace')}"
+                        for rank in sorted(fallen)
+                    )
+        return ""
+
+    def _say(self, text: str) -> None:
+        self._config.say(text)
+
+
+async def run_agent(config: AgentConfig) -> ExitStatus:
+    """Run an elastic agent to its end; see :class:`ElasticAgent`.
+
+    Raises:
+        ValueError: backend, options or endpoint are not valid.
+
+    Cancellation:
+        Stops the workers and leaves.
+    """
+    return await ElasticAgent(config).run()
+
+
+def _leaf(error: BaseException) -> BaseException:
+    """The first real error in nested groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

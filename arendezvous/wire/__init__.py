@@ -1,0 +1,5 @@
+"""The native wire protocol: bytes to messages and back, pure."""
+
+from __future__ import annotations
+
+__all__ = ()
