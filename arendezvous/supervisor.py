@@ -1,9 +1,9 @@
 """The tiny process between an agent and its workers: whatever happens to the agent, no worker outlives it.
 
 Run by path, ``python -I -S -u supervisor.py STDIN STDOUT GRACE``, with the standard library alone, so that it is up in
-about 15 ms. It leads a session and a process group of its own; the workers and all that they start belong to that group.
-Standard input is a pipe from the agent, standard output a pipe to it; ``STDIN`` and ``STDOUT`` are the descriptors
-that become the workers' own.
+about 15 ms. It leads a session and a process group of its own, and the workers and all that they start belong to that
+group. Standard input is a pipe from the agent, standard output a pipe to it; ``STDIN`` and ``STDOUT`` are the
+descriptors that become the workers' own.
 
 The agent writes tokens, each ended by a NUL byte (which neither arguments nor environments can hold)::
 
@@ -18,10 +18,10 @@ The supervisor writes lines::
     exit LOCAL_RANK STATUS       it ended; a negative status is the signal that killed it
     done                         the group is empty, or about to be killed
 
-End of file from the agent, which is what a SIGKILL of the agent looks like, means SIGTERM to the group, a grace, SIGKILL.
-So does the end of the last worker: what it left behind in the group has a grace and is then killed. (A death signal by
-``prctl`` would be shorter and wrong: it follows the *thread* that forked.) The last act is a SIGKILL to the whole group, this
-process included.
+End of file from the agent, which is what a SIGKILL of the agent looks like, means SIGTERM to the group, a grace and
+SIGKILL. So does the end of the last worker: what it left behind in the group has a grace and is then killed. (A death
+signal by ``prctl`` would be shorter and wrong: it follows the *thread* that forked.) The last act is a SIGKILL to the
+whole group, this process included.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _others_in_group() -> bool:
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
-                # The name of the program stands in parentheses and may hold anything: state, parent and group follow it.
+                # The program's name in parentheses may hold anything; state, parent and group follow it.
                 state, _, its_group = file.read().rpartition(b")")[2].split()[:3]
         except (OSError, ValueError):
             continue  # it ended while we looked

@@ -86,9 +86,10 @@ class ElasticAgent:
 
     Each round starts the workers anew; a change of the membership stops them (SIGTERM, grace, SIGKILL to the group) and
     joins the next round at no cost. A worker that fails stops the group too, and the round that follows counts as a
-    failure: the count is part of the agreed state, so every node reads the same one. With ``max_restarts`` failures on the
-    count, the node whose worker fails next exits with status 1 and *leaves*: nothing is closed. The others go on without it while at least
-    ``min_nodes`` remain; when fewer do, they exit with status 1 as well instead of waiting for a replacement.
+    failure: the count is part of the agreed state, so every node reads the same one. With ``max_restarts`` failures on
+    the count, the node whose worker fails next exits with status 1 and *leaves*: nothing is closed. The others go on
+    without it while at least ``min_nodes`` remain; when fewer do, they exit with status 1 as well instead of waiting
+    for a replacement.
 
     Raises:
         ValueError: backend, options or endpoint are not valid.
@@ -145,7 +146,7 @@ class ElasticAgent:
         try:
             async with self._reached() as handler, self._progress.watch(handler):
                 return await self._rounds(handler)
-        except Exception as exc:  # noqa: BLE001  the boundary: what is not ours is raised again
+        except Exception as exc:
             error = _leaf(exc)
             if isinstance(error, WorkerGroupError):
                 self._say(str(error))
@@ -254,7 +255,7 @@ class ElasticAgent:
             self._group = None
 
     async def _look_around(self, handler: RendezvousHandler, world: Round) -> None:
-        """A worker failed. If that is because a peer is gone, the round ends under us in here, and no failure counts."""
+        """A worker failed. If a peer that is gone is the cause, the round ends under us here, and no failure counts."""
         if world.world_size == 1:
             return
         with suppress(RendezvousError):

@@ -108,7 +108,7 @@ async def _is_served(host: str, port: int) -> bool:
 async def _start(command: Sequence[str]) -> StoreProcess:
     """Start the process and wait until it is ready.
 
-    Plain ``subprocess``: a process object of an event loop kills its process when the loop ends, and this one is to stay.
+    Plain ``subprocess``: an event loop's process object kills its process when the loop ends, and this one is to stay.
     """
     try:
         process = _spawn(command)

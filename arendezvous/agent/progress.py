@@ -87,11 +87,11 @@ class Progress:
                 await self._sleep_waiting(pause)
                 if not self._waiting:
                     break
+                self._news = anyio.Event()  # before the look, or what happens during it is missed
                 try:
                     self._say((await handler.status()).explain())
                 except RendezvousError as exc:
                     self._say(str(exc))
-                self._news = anyio.Event()
                 pause = _NEWS_GAP
                 with anyio.move_on_after(_QUIET_GAP):
                     await self._news.wait()

@@ -160,9 +160,8 @@ class WorkerGroup:
         exits = self._known.exits
         while len(exits) < len(self._specs) and all(end.is_success for end in exits.values()):
             if not await self._hear() and len(exits) < len(self._specs):
-                raise WorkerGroupError(
-                    f"The workers' supervisor (pid {self.pid}) died; its {len(self._specs) - len(exits)} workers are killed."
-                )
+                left = len(self._specs) - len(exits)
+                raise WorkerGroupError(f"The workers' supervisor (pid {self.pid}) died; its {left} workers are killed.")
         return [exits[local_rank] for local_rank in sorted(exits)]
 
     def kill(self) -> None:
@@ -191,7 +190,7 @@ class WorkerGroup:
             self.kill()
             self._close()
             with anyio.move_on_after(_MARGIN, shield=True):
-                while self._process.poll() is None:
+                while self._process.poll() is None:  # noqa: ASYNC110  killed already; there is no event to wait for
                     await anyio.sleep(0.002)
             self._reaped = True
 
@@ -211,7 +210,8 @@ class WorkerGroup:
         finally:
             os.close(stdin)
             os.close(stdout)
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._control, self._reports = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._control, False)
         os.set_blocking(self._reports, False)

@@ -83,7 +83,12 @@ async def enter_round(
     reservation = None
     if rank == 0:
         mine, reservation = await propose(RendezvousStoreInfo, me.node.addr, params.get_as_int("bootstrap_port", None))
-        bootstrap = await publish(meta, mine)
+        try:
+            bootstrap = await publish(meta, mine)
+        except BaseException:
+            if reservation is not None:
+                reservation.close()
+            raise
     else:
         found = await _wait(executor, meta, state, env, by)
         if found is None:

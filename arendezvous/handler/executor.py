@@ -186,6 +186,9 @@ class Executor:
             return self._withdrawn
         self._withdrawn = Waiter()
         self._pending_error = error
+        if self._interruptible is not None:
+            # Also when nothing was sent: on a store that hangs, the driver must be free to end or to join again.
+            self._interruptible.cancel()
         if self.role is None or not self._sent:
             self._disengage(error)
             self._withdrawn.settle(reason="nothing had been sent")
@@ -194,8 +197,6 @@ class Executor:
         self.me = replace(self.me, role=Role.LEAVING, seq=self.me.seq + 1, announced=None)
         self.role = Role.LEAVING
         self._withdraw_by = self._env.now() + self._limits.withdraw
-        if self._interruptible is not None:
-            self._interruptible.cancel()
         self.wake()
         return self._withdrawn
 

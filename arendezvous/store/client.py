@@ -373,7 +373,7 @@ class TCPStore(StoreBase):
             return await self._exchange(self._new_call(make), answer, what, again=again, limit=limit)
         except LimitEnded:
             if self._dialer.link is None:
-                raise self._dialer.unreachable() from None
+                raise self._dialer.unreachable() from self._dialer.last_failure
             raise RendezvousConnectionError(
                 f"the store at {self._endpoint} did not answer {what} within {limit:.3g} s; "
                 "is it stopped or overloaded?"
@@ -388,7 +388,7 @@ class TCPStore(StoreBase):
             return (await self._exchange(call, say.Values, "a wait for keys", again=True, limit=limit)).values
         except LimitEnded:
             if self._dialer.link is None:
-                raise self._dialer.unreachable() from None
+                raise self._dialer.unreachable() from self._dialer.last_failure
         missing = keys if len(keys) == 1 else await self._still_missing(keys)
         names = name_keys([decode_key(key) for key in missing])
         raise StoreTimeoutError(

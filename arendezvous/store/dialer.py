@@ -126,6 +126,7 @@ class Dialer:
         connects: How many connections there have been.
         local_address: This machine's address on the connection, None if it is no TCP.
         closed: Whether the client was closed.
+        last_failure: Why there is, or last was, no connection.
         finished: Set when :meth:`run` has ended.
     """
 
@@ -158,7 +159,7 @@ class Dialer:
         self._ping_after = ping_after
         self._ping_limit = ping_limit
         self._lost_at = 0.0
-        self._last_failure: Exception | None = None
+        self.last_failure: Exception | None = None
         self._changed = anyio.Event()
         self._scope = anyio.CancelScope(shield=True)
 
@@ -181,10 +182,10 @@ class Dialer:
                 self._attach(link)
                 return link
             except ConnectFailure as exc:
-                if self._last_failure is None or not exc.cut:
-                    self._last_failure = exc
+                if self.last_failure is None or not exc.cut:
+                    self.last_failure = exc
                 if exc.final or anyio.current_time() >= deadline:
-                    raise self.unreachable() from self._last_failure
+                    raise self.unreachable() from self.last_failure
             pause = await self._pause(pause, deadline)
 
     async def run(self) -> None:
@@ -245,17 +246,17 @@ class Dialer:
                 await self._changed.wait()
                 self.check_open()
             return self.link
-        raise LimitEnded if limit < deadline else self.unreachable()
+        if limit < deadline:
+            raise LimitEnded
+        raise self.unreachable() from self.last_failure
 
     def unreachable(self) -> RendezvousConnectionError:
         """Return the error that says that there is no connection, why, since when, and what to do."""
-        error = RendezvousConnectionError(
-            f"cannot reach the store at {self._endpoint}: {self._last_failure or 'there is no connection'} "
+        return RendezvousConnectionError(
+            f"cannot reach the store at {self._endpoint}: {self.last_failure or 'there is no connection'} "
             f"(for {anyio.current_time() - self._lost_at:.3g} s now); "
             "start one with `arendezvous serve` or check the endpoint"
         )
-        error.__cause__ = self._last_failure
-        return error
 
     def _attach(self, link: Link) -> None:
         self.connects += 1
@@ -270,7 +271,7 @@ class Dialer:
     def _detach(self, link: Link) -> None:
         self.link = None
         self._lost_at = anyio.current_time()
-        self._last_failure = link.failure
+        self.last_failure = link.failure
 
     def _notify(self) -> None:
         self._changed.set()
@@ -284,7 +285,7 @@ class Dialer:
             try:
                 return await self._connect_once(math.inf)
             except ConnectFailure as exc:
-                self._last_failure = exc
+                self.last_failure = exc
 
     async def _pause(self, pause: float, deadline: float) -> float:
         now = anyio.current_time()

@@ -48,7 +48,7 @@ class Line:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self.store = store
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.gate: Callable[[str, tuple[Any, ...]], Awaitable[None]] | None = None
         self.after: Callable[[str, tuple[Any, ...]], Awaitable[None]] | None = None
@@ -81,17 +81,17 @@ class Line:
 
     @property
     def endpoint(self) -> str:
-        return self._store.endpoint
+        return self.store.endpoint
 
     @property
     def capabilities(self) -> Any:
-        return self._store.capabilities
+        return self.store.capabilities
 
     def limit(self, seconds: float | None) -> AbstractContextManager[None]:
-        return self._store.limit(seconds)
+        return self.store.limit(seconds)
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
+        method = getattr(self.store, name)
 
         async def call(*args: Any) -> Any:
             return await self._through(name, args, lambda: method(*args))
@@ -99,14 +99,14 @@ class Line:
         return call
 
     async def leases(self, prefix: str) -> list[LeaseInfo]:
-        answer: list[LeaseInfo] = await self._through("leases", (prefix,), lambda: self._store.leases(prefix))
+        answer: list[LeaseInfo] = await self._through("leases", (prefix,), lambda: self.store.leases(prefix))
         return answer
 
     @asynccontextmanager
     async def lease(self, ttl: float) -> AsyncIterator[LeaseOnLine]:
         line = self
         await self._through("lease", (ttl,), anyio.lowlevel.checkpoint)
-        context = self._store.lease(ttl)
+        context = self.store.lease(ttl)
         lease = await context.__aenter__()
         try:
             yield LeaseOnLine(line, lease)

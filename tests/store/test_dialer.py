@@ -195,8 +195,9 @@ class TestALostConnection:
                 with pytest.raises(RendezvousConnectionError, match="refused"):
                     await store.peek("k")
                 assert anyio.current_time() - began == pytest.approx(2, abs=0.5)
-                with store.limit(0.5), pytest.raises(RendezvousConnectionError, match="refused"):
+                with store.limit(0.5), pytest.raises(RendezvousConnectionError, match="refused") as caught:
                     await store.get("k")
+                assert caught.value.__cause__ is not None
                 net.up = True
                 await anyio.sleep(2)
                 assert await store.peek("k") is None

@@ -1,0 +1,193 @@
+"""``arendezvous run``: the elastic agent, with the options of torch's launcher."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .app import event_loop_option, run_in_loop
+
+if TYPE_CHECKING:
+    from ..agent import AgentConfig
+    from ..params import RendezvousParameters
+
+__all__ = ("make_config", "parse_nodes", "parse_workers", "run")
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_DYNAMIC = ("p10d", "c10d", "core")
+
+
+def parse_nodes(ctx: click.Context | None, param: click.Parameter | None, value: str) -> tuple[int, int]:
+    """Read ``N`` or ``MIN:MAX`` nodes.
+
+    Raises:
+        click.BadParameter: the text is neither, or no such range exists.
+    """
+    found = re.fullmatch(r"\s*([0-9]{1,9})\s*(?::\s*([0-9]{1,9})\s*)?", value)
+    if found is None:
+        raise click.BadParameter(
+            f"{value!r} is neither a number of nodes (4) nor a range MIN:MAX (1:4).", ctx=ctx, param=param
+        )
+    low = int(found[1])
+    high = low if found[2] is None else int(found[2])
+    if low < 1:
+        raise click.BadParameter(f"{value!r}: at least 1 node is needed.", ctx=ctx, param=param)
+    if high < low:
+        raise click.BadParameter(
+            f"{value!r}: the minimum is greater than the maximum; did you mean {high}:{low}?", ctx=ctx, param=param
+        )
+    return low, high
+
+
+def parse_workers(ctx: click.Context | None, param: click.Parameter | None, value: str) -> int:
+    """Read a number of workers; torch's words for "as many as there are devices" are named in the refusal.
+
+    Raises:
+        click.BadParameter: the text is no positive number.
+    """
+    text = value.strip()
+    if re.fullmatch(r"[0-9]{1,6}", text) and int(text) > 0:
+        return int(text)
+    problem = (
+        "this launcher does not count devices; give the number of workers."
+        if text.lower() in ("gpu", "auto", "cpu", "xpu")
+        else "a positive number of workers is needed."
+    )
+    raise click.BadParameter(f"{value!r}: {problem}", ctx=ctx, param=param)
+
+
+def _option(*names: str, **attributes: Any) -> Callable[[_F], _F]:
+    """An option that also reads torchrun's variable, ``PET_`` and its first long name."""
+    long = next(name for name in names if name.startswith("--"))
+    variable = "PET_" + long.removeprefix("--").replace("-", "_").upper()
+    return click.option(*names, envvar=variable, **attributes)
+
+
+@click.command(
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[OPTIONS] --",
+    epilog="Every option also reads torchrun's PET_* variable (PET_NNODES, PET_RDZV_ID, ...); the command line wins.",
+)
+@_option("--nnodes", callback=parse_nodes, default="1:1", metavar="MIN:MAX", help="Number of nodes, or a range.  [1:1]")
+@_option("--nproc-per-node", callback=parse_workers, default="1", metavar="N", help="Workers on this node.  [1]")
+@_option("--rdzv-backend", default="p10d", metavar="B", help="p10d, static, memory or a plug-in.  [p10d]")
+@_option("--rdzv-endpoint", default="", metavar="HOST:PORT", help="Where the nodes meet.")
+@_option("--rdzv-id", metavar="ID", help="Name of the run, the same on all nodes.")
+@_option("--rdzv-conf", default="", metavar="K=V,...", help="Options of the rendezvous, such as last_call_timeout=5.")
+@_option("--node-rank", type=click.IntRange(min=0), metavar="R", help="For static and rank_order=node_rank.")
+@_option("--local-addr", metavar="A", help="Own address for the other nodes, if found wrongly.")
+@_option("--max-restarts", type=click.IntRange(min=0), default=0, metavar="K", help="Worker failures to survive.  [0]")
+@_option("--monitor-interval", type=float, metavar="S", help="Accepted, without effect: nothing here polls.")
+@_option("--shutdown-timeout", type=click.FloatRange(0, 1e6), default=30, metavar="S", help="SIGTERM to SIGKILL.  [30]")
+@_option("--standalone", is_flag=True, help="A job of this node alone: free port, random id.")
+@_option("-m", "--module", is_flag=True, help="COMMAND is a Python module.")
+@_option("--no-python", is_flag=True, help="COMMAND is a program, even if it ends in .py.")
+@event_loop_option
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARGS]...")
+def run(event_loop: str, **options: Any) -> int:
+    """Run COMMAND as the workers of one node of an elastic job.
+
+    A first word ending in .py runs under this Python. Nodes that come, leave or die restart the workers in a
+    new round.
+
+    \b
+    Exit status: 0 done, 1 workers failed, 2 usage, 3 rendezvous failed, closed or timed out,
+    130 Ctrl-C, 143 SIGTERM.
+    \b
+    Example:
+      arendezvous run --nnodes 1:4 --nproc-per-node 8 --rdzv-id job7 --rdzv-endpoint node0:29400 -- train.py
+    """
+    config = make_config(options, event_loop)
+    from ..agent import ElasticAgent
+
+    try:
+        agent = ElasticAgent(config)
+    except ValueError as exc:
+        raise click.UsageError(str(exc)) from exc
+    return run_in_loop(agent.run, event_loop)
+
+
+def make_config(options: Mapping[str, Any], event_loop: str) -> AgentConfig:
+    """Turn the options into what the agent is to do.
+
+    Raises:
+        click.UsageError: something is missing, malformed or contradicts something else.
+    """
+    from ..agent import AgentConfig, worker_argv
+
+    try:
+        argv = worker_argv(options["command"], module=options["module"], no_python=options["no_python"])
+    except ValueError as exc:
+        raise click.UsageError(f"{exc} Put it after --, as in: arendezvous run [OPTIONS] -- train.py") from exc
+    _check_command(argv, options)
+    params, embedded = _parameters(options)
+    loop = event_loop if event_loop != "asyncio" or find_spec("uvloop") is None else "uvloop"
+    return AgentConfig(
+        params=params,
+        argv=argv,
+        max_restarts=options["max_restarts"],
+        grace=float(options["shutdown_timeout"]),
+        embedded=embedded,
+        serve=(sys.executable, "-m", "arendezvous", "serve", "--event-loop", loop),
+    )
+
+
+def _parameters(options: Mapping[str, Any]) -> tuple[RendezvousParameters, bool]:
+    """The rendezvous, and whether this node is alone with a store of its own."""
+    from ..endpoint import parse_rendezvous_config
+    from ..params import RendezvousParameters
+
+    low, high = options["nnodes"]
+    run_id, endpoint, backend = options["rdzv_id"], options["rdzv_endpoint"], options["rdzv_backend"]
+    standalone = options["standalone"]
+    if standalone:
+        if high > 1:
+            raise click.UsageError(f"--standalone is a job of one node; it contradicts --nnodes {low}:{high}.")
+        if backend not in _DYNAMIC:
+            raise click.UsageError(f"--standalone brings its own store; it contradicts --rdzv-backend {backend}.")
+        run_id, endpoint = os.urandom(8).hex(), ""
+    elif not run_id:
+        raise click.UsageError("--rdzv-id is missing: all nodes of a job give the same one. Or use --standalone.")
+    try:
+        config = parse_rendezvous_config(options["rdzv_conf"])
+        params = RendezvousParameters(
+            backend,
+            endpoint,
+            run_id,
+            low,
+            high,
+            options["local_addr"],
+            node_rank=options["node_rank"],
+            local_world_size=options["nproc_per_node"],
+            config=config,
+        )
+    except (ValueError, TypeError) as exc:
+        raise click.UsageError(str(exc)) from exc
+    tcp = backend in _DYNAMIC and str(params.get("store_type", "tcp")).strip().lower() == "tcp"
+    if not tcp or endpoint.strip():
+        return params, False
+    if params.max_nodes > 1:
+        raise click.UsageError(
+            f"--rdzv-endpoint HOST:PORT is missing: {params.max_nodes} nodes need a place to meet. "
+            "For agents on this machine alone, 127.0.0.1:29400 will do."
+        )
+    return params, True
+
+
+def _check_command(argv: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Refuse a program that is not there before anybody is bothered with a rendezvous."""
+    program = argv[0]
+    if shutil.which(program) is None:
+        what = "no such program on PATH" if os.sep not in program else "no such executable file"
+        raise click.UsageError(f"COMMAND {program!r}: {what}.")
+    script = options["command"][0]
+    if argv[0] != script and not options["module"] and not os.path.isfile(script):
+        raise click.UsageError(f"COMMAND {script!r}: no such file.")

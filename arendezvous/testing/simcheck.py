@@ -1,0 +1,230 @@
+"""What must hold in a simulation: of every state written, of everything handed to a node, and of the rest at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import anyio
+
+from ..core.codec import decode_state
+from ..core.ops import Role
+from ..core.state import RendezvousState, invariants
+from ..errors import RendezvousStateError
+from ..store.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from ..handler.info import RendezvousInfo
+    from .simnode import Life
+    from .simplan import Plan
+
+__all__ = ("Checker", "WatchedTable")
+
+#: Bytes that stand before the state under its key: the token.
+_HEADER = 16
+
+
+class WatchedTable(Table):
+    """A table that shows each change to somebody."""
+
+    def __init__(
+        self, see: Callable[[bytes, bytes], None], *, grace: float, max_value: int = 2**40, root: bytes = b""
+    ) -> None:
+        super().__init__(grace=grace, max_value=max_value, root=root)
+        self._see = see
+
+    def _write(self, key: bytes, value: bytes, lease: Hashable | None) -> None:
+        self._see(key, value)
+        super()._write(key, value, lease)
+
+
+class Checker:
+    """Watches a simulation.
+
+    Args:
+        plan: What was to happen.
+        lives: Every process so far, dead or alive; grows.
+
+    Attributes:
+        log: What happened, one line each.
+        violations: What should not have.
+        state: The agreed state as stored now.
+        quiet_since: When something else than a heartbeat was last written.
+        writes: How many states were written.
+        rounds: How many rounds were completed.
+    """
+
+    def __init__(self, plan: Plan, lives: list[Life]) -> None:
+        self.plan, self._lives = plan, lives
+        self.log: list[str] = []
+        self.violations: list[str] = []
+        self.state: RendezvousState | None = None
+        self.quiet_since = 0.0
+        self.writes = 0
+        self.rounds = 0
+        self._worlds: dict[int, tuple[bytes, ...]] = {}
+        self._handed: dict[int, dict[int, str]] = {}
+        self._common: dict[int, object] = {}
+        self._last_round: dict[int, int] = {}
+        self._names: dict[bytes, str] = {}
+        # Incarnations whose withdrawal was acknowledged, and when.
+        self._withdrawn: dict[bytes, float] = {}
+
+    # ---- writing ----------------------------------------------------------------------------------------------
+
+    def note(self, text: str) -> None:
+        """Add a line to the log."""
+        self.log.append(f"{anyio.current_time():11.6f} {text}")
+
+    def violation(self, text: str) -> None:
+        """Something that must not happen has."""
+        self.note(f"VIOLATION {text}")
+        self.violations.append(f"at {anyio.current_time():.6f}: {text}")
+
+    def name(self, inc: bytes) -> str:
+        """What the log calls an incarnation."""
+        return self._names.get(inc) or f"?{inc.hex()[:6]}"
+
+    def names(self, incs: Iterable[bytes]) -> str:
+        """Several of them."""
+        return ",".join(map(self.name, incs)) or "-"
+
+    def met(self, life: Life, inc: bytes) -> None:
+        """A process has an incarnation."""
+        if inc not in self._names:
+            self._names[inc] = life.name + "'" * len(life.incs)
+            life.incs.append(inc)
+
+    # ---- every write ------------------------------------------------------------------------------------------
+
+    def see(self, key: bytes, value: bytes) -> None:
+        """The store is about to write ``value``."""
+        if b"/hb/" in key:
+            return
+        self.quiet_since = anyio.current_time()
+        if not key.endswith(b"/state"):
+            return
+        try:
+            state = decode_state(value[_HEADER:])
+        except RendezvousStateError as exc:
+            self.violation(f"a state was written that nobody can read: {exc}")
+            return
+        before, self.state = self.state, state
+        self.writes += 1
+        gone = ",".join(f"{self.name(inc)}:{state.gone[inc].value}" for inc in sorted(state.gone, key=self.name))
+        self.note(
+            f"state {state.nonce.hex()[:4]} round {state.round}{'!' if state.complete else ''} gen {state.gen} "
+            f"in {self.names(state.participants)} queue {self.names(state.queue)}"
+            f"{f' gone {gone}' if gone else ''}"
+            f"{f' finished {self.names(sorted(state.finished, key=self.name))}' if state.finished else ''}"
+            f"{f' {state.closed.value}' if state.is_closed else ''}"
+        )
+        for sentence in invariants(state, before):
+            self.violation(f"invariant: {sentence}")
+        if before is not None and before.epoch != state.epoch:
+            self.violation("the history was replaced by another one")
+        if state.complete and (before is None or not before.complete or before.round_nonce != state.round_nonce):
+            self._completed(state)
+
+    def _completed(self, state: RendezvousState) -> None:
+        self.rounds += 1
+        if state.round in self._worlds:
+            self.violation(f"round {state.round} was completed twice")
+        self._worlds[state.round] = state.participants
+        if not self.plan.min_nodes <= len(state.participants) <= self.plan.max_nodes:
+            self.violation(f"round {state.round} was completed with {len(state.participants)} nodes")
+        for inc in state.participants:
+            if inc in self._withdrawn:
+                self.violation(
+                    f"{self.name(inc)} is in round {state.round}, although its withdrawal was acknowledged at "
+                    f"{self._withdrawn[inc]:.6f}"
+                )
+
+    # ---- what nodes are told ----------------------------------------------------------------------------------
+
+    def withdrew(self, inc: bytes) -> None:
+        """A node read the acknowledgement of its withdrawal."""
+        self._withdrawn[inc] = anyio.current_time()
+        if self.state is not None and not self.state.is_closed and self.state.listed(inc):
+            self.violation(f"{self.name(inc)} was told that it has withdrawn, and is listed")
+
+    def wants(self, inc: bytes) -> None:
+        """A node wants in again, so its withdrawal is history."""
+        self._withdrawn.pop(inc, None)
+
+    def given(self, life: Life, info: RendezvousInfo, inc: bytes) -> None:
+        """A node was handed a round."""
+        number = info.round
+        self.note(f"{life.name} has round {number} rank {info.rank}/{info.world_size}")
+        world = self._worlds.get(number)
+        if world is None:
+            self.violation(f"{life.name} was handed round {number}, which was never completed")
+            return
+        incs = tuple(node.incarnation for node in info.participants)
+        if incs != world:
+            self.violation(f"{life.name} sees round {number} as {self.names(incs)}, it is {self.names(world)}")
+        if info.world_size != len(world) or not 0 <= info.rank < len(world) or world[info.rank] != inc:
+            self.violation(f"{life.name} has rank {info.rank} of {info.world_size} in {self.names(world)}")
+        owners = self._handed.setdefault(number, {})
+        if (other := owners.setdefault(info.rank, life.name)) != life.name:
+            self.violation(f"rank {info.rank} of round {number} was handed to {other} and to {life.name}")
+        common = (info.bootstrap_store_info, info.failures, info.world_size)
+        if self._common.setdefault(number, common) != common:
+            self.violation(f"{life.name} got {common} in round {number}, another one {self._common[number]}")
+        if number <= self._last_round.get(life.plan.index, -1):
+            self.violation(f"{life.name} was handed round {number} after {self._last_round[life.plan.index]}")
+        self._last_round[life.plan.index] = number
+
+    def remains(self) -> list[str]:
+        """Who is listed although it has ended in its own way."""
+        if self.state is None or self.state.is_closed:
+            return []
+        ended = {inc for life in self._lives if not life.dead for inc in life.incs}
+        return [self.name(inc) for inc in self.state.ring if inc in ended]
+
+    # ---- the rest ---------------------------------------------------------------------------------------------
+
+    def unrest(self) -> list[str]:
+        """Why the simulation has not come to rest; empty when it has."""
+        found: list[str] = []
+        state, listed = self.state, set()
+        for life in self._lives:
+            if life.dead or life.over:
+                continue
+            executor = life.executor
+            if executor is None or executor.role is None:
+                found.append(f"{life.name} ({life.phase}) is in nothing and waits for nothing: a silent orphan")
+                continue
+            me = executor.me
+            listed.add(me.inc)
+            if executor.state is None or state is None or executor.state.nonce != state.nonce:
+                found.append(f"{life.name} ({life.phase}) does not know the state that is stored")
+                continue
+            live = state.complete and me.inc in state.live
+            if executor.role in (Role.MEMBER, Role.FINISHED):
+                if not live or me.round_nonce != state.round_nonce or life.round != state.round:
+                    found.append(f"{life.name} holds round {life.round} and is no live member of round {state.round}")
+            elif executor.role is Role.JOINING:
+                if not state.listed(me.inc):
+                    found.append(f"{life.name} waits and is not listed")
+                elif live:
+                    found.append(f"{life.name} is a member of round {state.round} and does not enter it")
+            else:
+                found.append(f"{life.name} is leaving")
+        if state is None:
+            return found
+        strangers = [inc for inc in state.ring if inc not in listed]
+        if strangers and listed and not state.is_closed:  # the last ones to die are buried by nobody
+            found.append(f"listed and not alive: {self.names(strangers)}")
+        if state.is_closed and listed:
+            found.append(f"the run is {state.closed.value} and somebody goes on: {self.names(sorted(listed))}")
+        if not state.is_closed and listed:
+            if not state.complete:
+                found.append(f"round {state.round} is not complete: {self.names(state.participants)}")
+            elif state.owed and self.plan.notify_lost:
+                found.append(f"round {state.round} goes on without {self.names(state.owed)}")
+            elif state.wait_list and not state.finished:
+                found.append(f"there are seats for {self.names(state.wait_list)}, and nobody makes room")
+        return found

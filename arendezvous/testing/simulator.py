@@ -1,0 +1,261 @@
+"""The deterministic simulator: real handlers, in virtual time, over a store that fails in every way that a seed finds.
+
+::
+
+    report = simulate(42)
+    report.check()          # raises SimulationError that names the command to replay it
+
+Each node has a clock of its own, its calls are delayed, lost and done twice as late as it thinks, it is cut off, paused,
+killed and started anew; it joins, leaves, fails, finishes and closes. After 25 virtual seconds the faults stop, and the
+nodes must come to rest. The same seed gives the same log, on any machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from ..store.base import DISCONNECT_GRACE
+from ..store.memory import MemoryStore
+from ..store.service import StoreService
+from ..wire.frames import MAX_FRAME
+from .clock import virtual_backend
+from .simcheck import Checker, WatchedTable
+from .simnet import MemoryNetwork, Network, TcpNetwork
+from .simnode import Life, Node
+from .simorder import in_order
+from .simplan import CALM, make_plan
+
+if TYPE_CHECKING:
+    from ..store.table import Table
+    from .simplan import Plan
+
+__all__ = ("SimulationError", "SimulationReport", "simulate")
+
+#: Virtual seconds in which everybody must have ended after being told to stop.
+_ENDING = 15.0
+
+
+class SimulationError(AssertionError):
+    """A simulation found a violation."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationReport:
+    """What a simulation saw.
+
+    Attributes:
+        seed: The seed.
+        transport: ``memory`` or ``tcp``.
+        backend: The event loop.
+        nodes: How many nodes were asked for; None = drawn from the seed.
+        log: What happened, one line each; the same for the same seed.
+        violations: What should not have happened; empty if all is well.
+        writes: How many states were written.
+        rounds: How many rounds were completed.
+        seconds: Virtual seconds that passed.
+    """
+
+    seed: int
+    transport: str
+    backend: str
+    nodes: int | None
+    log: tuple[str, ...]
+    violations: tuple[str, ...]
+    writes: int
+    rounds: int
+    seconds: float
+
+    @property
+    def digest(self) -> str:
+        """Names the log."""
+        return hashlib.sha256("\n".join(self.log).encode()).hexdigest()[:16]
+
+    @property
+    def replay(self) -> str:
+        """The command that does the same again."""
+        nodes = f" --nodes {self.nodes}" if self.nodes is not None else ""
+        return (
+            f"python -m arendezvous.testing.simulate {self.seed} --transport {self.transport} "
+            f"--backend {self.backend}{nodes} -v"
+        )
+
+    def check(self) -> None:
+        """Raise if something was violated.
+
+        Raises:
+            SimulationError: names each violation and the command that replays the simulation.
+        """
+        if self.violations:
+            shown = "\n  ".join(self.violations[:10])
+            raise SimulationError(
+                f"{len(self.violations)} violations in simulation {self.seed}:\n  {shown}\nreplay: {self.replay}"
+            )
+
+
+def simulate(
+    seed: int,
+    *,
+    transport: str = "memory",
+    nodes: int | None = None,
+    backend: str = "trio",
+    verbose: bool = False,
+) -> SimulationReport:
+    """Run one simulation.
+
+    Args:
+        seed: Decides everything.
+        transport: ``memory``: a memory store behind a bad network; ``tcp``: the real server and the real clients over
+            byte streams in memory.
+        nodes: How many nodes; drawn from the seed unless given.
+        backend: ``trio`` or ``asyncio``.
+        verbose: What the library logs goes into the simulation's log, debugging included; otherwise it is dropped.
+
+    Raises:
+        ValueError: there is no such transport or backend.
+    """
+    if transport not in ("memory", "tcp"):
+        raise ValueError(f"a simulation runs over 'memory' or 'tcp', not {transport!r}")
+    name, options = virtual_backend(backend)
+    simulation = _Simulation(make_plan(seed, nodes), transport)
+    with _logged(simulation.checker if verbose else None), in_order(name, options, seed):
+        seconds = anyio.run(simulation.main, backend=name, backend_options=options)
+    checker = simulation.checker
+    return SimulationReport(
+        seed=seed,
+        transport=transport,
+        backend=backend,
+        nodes=nodes,
+        log=tuple(checker.log),
+        violations=tuple(checker.violations),
+        writes=checker.writes,
+        rounds=checker.rounds,
+        seconds=seconds,
+    )
+
+
+class _Handler(logging.Handler):
+    def __init__(self, checker: Checker) -> None:
+        super().__init__()
+        self._checker = checker
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._checker.note(f"    {record.getMessage()}")
+
+
+@contextmanager
+def _logged(checker: Checker | None) -> Iterator[None]:
+    """The library's log goes to ``checker`` for this block, or nowhere."""
+    logger = logging.getLogger("arendezvous")
+    level, propagate = logger.level, logger.propagate
+    handler = logging.NullHandler() if checker is None else _Handler(checker)
+    logger.addHandler(handler)
+    logger.setLevel(logging.CRITICAL if checker is None else logging.DEBUG)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+class _Simulation:
+    def __init__(self, plan: Plan, transport: str) -> None:
+        self._plan, self._transport = plan, transport
+        self._lives: list[Life] = []
+        self.checker = Checker(plan, self._lives)
+
+    async def main(self) -> float:
+        """Run it; returns the virtual seconds that passed."""
+        plan, checker = self._plan, self.checker
+        checker.note(
+            f"seed {plan.seed}: {len(plan.nodes)} nodes, min {plan.min_nodes}, max {plan.max_nodes}, "
+            + ", ".join(f"{name} {value}" for name, value in plan.options.items())
+        )
+        began = anyio.current_time()
+        if self._transport == "memory":
+            store = MemoryStore()
+            table: Table = WatchedTable(checker.see, grace=DISCONNECT_GRACE)
+            store._table = table
+            await self._run(table, lambda tasks: MemoryNetwork(store, tasks))
+        else:
+            service = StoreService()
+            table = service.table = WatchedTable(
+                checker.see, grace=DISCONNECT_GRACE, max_value=MAX_FRAME - 65536, root=b"/"
+            )
+            async with service:
+                await self._run(table, lambda tasks: TcpNetwork(service, tasks))
+        return anyio.current_time() - began
+
+    async def _run(self, table: Table, make: object) -> None:
+        plan, checker = self._plan, self.checker
+        async with anyio.create_task_group() as tasks:
+            network: Network = make(tasks)  # type: ignore[operator]
+            nodes = [Node(part, plan, self._lives, checker, network, tasks) for part in plan.nodes]
+            for node in nodes:
+                tasks.start_soon(node.run)
+            await anyio.sleep_until(CALM)
+            checker.note("calm")
+            for life in self._lives:
+                life.station.calm()
+            await self._rest(table)
+            await self._end(nodes, table)
+            for life in self._lives:
+                await life.station.dispose()
+            tasks.cancel_scope.cancel()
+
+    async def _rest(self, table: Table) -> None:
+        """Wait until the nodes have come to rest, then watch whether they stay there."""
+        plan, checker = self._plan, self.checker
+        idle = 2 * plan.expiry + plan.last_call + 3.0
+        end = anyio.current_time() + 2 * plan.join + plan.last_call + 6 * plan.expiry + 20.0
+        since: float | None = None
+        unrest: list[str] = ["never looked"]
+        while anyio.current_time() < end:
+            now, unrest = anyio.current_time(), checker.unrest()
+            if unrest:
+                since = None
+            elif since is None:
+                since = now
+            elif now - max(since, checker.quiet_since) >= idle:
+                break
+            await anyio.sleep(0.5)
+        else:
+            for sentence in unrest or [f"something was still written at {checker.quiet_since:.6f}"]:
+                checker.violation(f"no rest: {sentence}")
+            return
+        checker.note("at rest")
+        now = anyio.current_time()
+        leases = len(table.leases(b"", now))
+        alive = sum(not life.dead and not life.over and life.executor is not None for life in self._lives)
+        if leases != alive:
+            checker.violation(f"{leases} leases for {alive} nodes")
+
+    async def _end(self, nodes: list[Node], table: Table) -> None:
+        """Everybody leaves; nothing may stay behind."""
+        checker = self.checker
+        for life in self._lives:
+            life.stop()
+        end = anyio.current_time() + _ENDING
+        while any(node.running for node in nodes):
+            if anyio.current_time() > end:
+                names = [f"{life.name} ({life.phase})" for life in self._lives if not life.over]
+                checker.violation(f"still running {_ENDING:g} s after being told to stop: {', '.join(names)}")
+                return
+            await anyio.sleep(0.05)
+        await anyio.sleep(2 * DISCONNECT_GRACE)
+        if remains := checker.remains():
+            checker.violation(f"everybody has left, and {', '.join(remains)} is listed")
+        table.expire(anyio.current_time())
+        left = table.leases(b"", anyio.current_time())
+        if left:
+            checker.violation(f"everybody has left, and {len(left)} leases stay")
+        if table.waiting:
+            checker.violation(f"everybody has left, and {table.waiting} watches stay")
