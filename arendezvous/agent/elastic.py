@@ -17,7 +17,7 @@ from ..endpoint import format_endpoint, parse_rendezvous_endpoint
 from ..errors import RendezvousError
 from ..handler.create import create_handler
 from .environment import worker_specs
-from .hosting import DEFAULT_PORT, embedded_store, host_store
+from .hosting import DEFAULT_PORT, DYNAMIC_BACKENDS, embedded_store, host_store
 from .progress import Progress
 from .workers import WorkerExit, WorkerGroup, WorkerGroupError, signal_name
 
@@ -97,8 +97,13 @@ class ElasticAgent:
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
+        # Read late, by whom they concern; a mistake in them is to be known now.
+        config.params.get_as_bool("is_host")
+        config.params.get_as_int("bootstrap_port")
         # A library handler would host in its own task group and take the store along when it dies.
-        self._params = config.params if config.params.backend == "static" else config.params.replace(is_host=False)
+        self._params = (
+            config.params.replace(is_host=False) if config.params.backend in DYNAMIC_BACKENDS else config.params
+        )
         self._handler = create_handler(self._params)
         self._progress = Progress(config.say)
         self._group: WorkerGroup | None = None
@@ -152,7 +157,7 @@ class ElasticAgent:
                 self._say(str(error))
                 return ExitStatus.FAILED
             if isinstance(error, RendezvousError):
-                self._say(f"{error}")
+                self._say(" ".join([str(error), *getattr(error, "__notes__", ())]))
                 return ExitStatus.RENDEZVOUS
             raise
 
@@ -222,7 +227,9 @@ class ElasticAgent:
                     return ExitStatus.FAILED
             self._progress.joining()
         if not finished:
-            self._say("the job is over and did not need this node")
+            self._say(
+                f"the job {self._params.run_id!r} is over and did not need this node; a new job needs a new --rdzv-id"
+            )
         return ExitStatus.DONE
 
     async def _work(self, world: Round) -> WorkerExit | None:

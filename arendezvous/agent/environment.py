@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..errors import RendezvousError
+
 if TYPE_CHECKING:
     from ..handler.info import RendezvousInfo
     from ..handler.rounds import Round
@@ -77,11 +79,11 @@ def worker_specs(
         max_restarts: As the agent was told.
 
     Raises:
-        ValueError: the round has no bootstrap address.
+        RendezvousError: the round has no bootstrap address.
     """
     bootstrap = world.bootstrap_store_info
     if bootstrap is None:
-        raise ValueError(f"Round {world.round} of {run_id!r} has no bootstrap address; use another rendezvous backend.")
+        raise RendezvousError(f"Round {world.round} of {run_id!r} has no bootstrap address; use another backend.")
     sizes = [node.local_world_size for node in world.participants]
     mine, first, total = sizes[world.rank], sum(sizes[: world.rank]), sum(sizes)
     common = {

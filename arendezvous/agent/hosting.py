@@ -18,17 +18,19 @@ from ..store.server import TCPStoreServer
 if TYPE_CHECKING:
     from ..params import RendezvousParameters
 
-__all__ = ("READY_PREFIX", "StoreProcess", "embedded_store", "host_store")
+__all__ = ("DYNAMIC_BACKENDS", "READY_PREFIX", "StoreProcess", "embedded_store", "host_store", "needs_endpoint")
 
 DEFAULT_PORT = 29400
 #: What ``arendezvous serve`` prints when it is ready, before the endpoint.
 READY_PREFIX = "arendezvous: serving on "
 #: The backends whose store an agent may start.
-_DYNAMIC = frozenset({"p10d", "c10d", "core"})
+DYNAMIC_BACKENDS = frozenset({"p10d", "c10d", "core"})
 #: Seconds that a store process has to come up.
 _START_LIMIT = 30.0
 #: Seconds in which somebody who serves this machine's own port accepts a connection.
 _PROBE_LIMIT = 3.0
+#: How often, ten times a second, the winner of a race for the port is looked for.
+_RACE_LOOKS = 10
 #: Seconds without any client after which the store process ends.
 IDLE = 30
 
@@ -44,6 +46,11 @@ class StoreProcess:
     def __init__(self, pid: int, endpoint: str) -> None:
         self.pid = pid
         self.endpoint = endpoint
+
+
+def needs_endpoint(params: RendezvousParameters) -> bool:
+    """Whether the nodes of these parameters meet at a store that somebody serves over TCP."""
+    return params.backend in DYNAMIC_BACKENDS and str(params.get("store_type", "tcp")).strip().lower() == "tcp"
 
 
 async def host_store(params: RendezvousParameters, serve: Sequence[str]) -> StoreProcess | None:
@@ -62,7 +69,7 @@ async def host_store(params: RendezvousParameters, serve: Sequence[str]) -> Stor
     Cancellation:
         Safe: a store that is not ready yet is ended.
     """
-    if params.backend not in _DYNAMIC or str(params.get("store_type", "tcp")).strip().lower() != "tcp":
+    if not needs_endpoint(params):
         return None
     host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
     asked = params.get_as_bool("is_host", None)
@@ -82,9 +89,12 @@ async def host_store(params: RendezvousParameters, serve: Sequence[str]) -> Stor
     try:
         return await _start(command)
     except RendezvousConnectionError:
-        # A sibling on this machine may have won the race for the port; then the store to use is there.
-        if port and await _is_served(host, port):
-            return None
+        # A sibling on this machine may have won the race for the port, and then the store to use is there. It may also
+        # have bound it a moment ago and not listen yet.
+        for _ in range(_RACE_LOOKS if port else 0):
+            if await _is_served(host, port):
+                return None
+            await anyio.sleep(0.1)
         raise
 
 

@@ -13,7 +13,7 @@ import click
 
 from .. import __version__
 
-__all__ = ("app", "event_loop_option", "run_command", "run_in_loop")
+__all__ = ("app", "event_loop_option", "mistake", "run_command", "run_in_loop")
 
 T = TypeVar("T")
 
@@ -85,6 +85,11 @@ def event_loop_option(function: Callable[..., Any]) -> Callable[..., Any]:
         show_default=True,
         help="What to run on; also ARENDEZVOUS_EVENT_LOOP.",
     )(function)
+
+
+def mistake(error: Exception) -> click.UsageError:
+    """A refused argument as the command line's own error, with what the library noted below its message."""
+    return click.UsageError(" ".join([str(error), *getattr(error, "__notes__", ())]))
 
 
 def run_in_loop(function: Callable[[], Awaitable[T]], loop: str) -> T:

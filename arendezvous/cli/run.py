@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .app import event_loop_option, run_in_loop
+from .app import event_loop_option, mistake, run_in_loop
 
 if TYPE_CHECKING:
     from ..agent import AgentConfig
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 __all__ = ("make_config", "parse_nodes", "parse_workers", "run")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-_DYNAMIC = ("p10d", "c10d", "core")
 
 
 def parse_nodes(ctx: click.Context | None, param: click.Parameter | None, value: str) -> tuple[int, int]:
@@ -111,7 +109,7 @@ def run(event_loop: str, **options: Any) -> int:
     try:
         agent = ElasticAgent(config)
     except ValueError as exc:
-        raise click.UsageError(str(exc)) from exc
+        raise mistake(exc) from exc
     return run_in_loop(agent.run, event_loop)
 
 
@@ -142,6 +140,7 @@ def make_config(options: Mapping[str, Any], event_loop: str) -> AgentConfig:
 
 def _parameters(options: Mapping[str, Any]) -> tuple[RendezvousParameters, bool]:
     """The rendezvous, and whether this node is alone with a store of its own."""
+    from ..agent.hosting import DYNAMIC_BACKENDS, needs_endpoint
     from ..endpoint import parse_rendezvous_config
     from ..params import RendezvousParameters
 
@@ -151,7 +150,7 @@ def _parameters(options: Mapping[str, Any]) -> tuple[RendezvousParameters, bool]
     if standalone:
         if high > 1:
             raise click.UsageError(f"--standalone is a job of one node; it contradicts --nnodes {low}:{high}.")
-        if backend not in _DYNAMIC:
+        if backend not in DYNAMIC_BACKENDS:
             raise click.UsageError(f"--standalone brings its own store; it contradicts --rdzv-backend {backend}.")
         run_id, endpoint = os.urandom(8).hex(), ""
     elif not run_id:
@@ -170,9 +169,8 @@ def _parameters(options: Mapping[str, Any]) -> tuple[RendezvousParameters, bool]
             config=config,
         )
     except (ValueError, TypeError) as exc:
-        raise click.UsageError(str(exc)) from exc
-    tcp = backend in _DYNAMIC and str(params.get("store_type", "tcp")).strip().lower() == "tcp"
-    if not tcp or endpoint.strip():
+        raise mistake(exc) from exc
+    if endpoint.strip() or not needs_endpoint(params):
         return params, False
     if params.max_nodes > 1:
         raise click.UsageError(

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from .app import event_loop_option, run_in_loop
+from .app import event_loop_option, mistake, run_in_loop
 
 __all__ = ("serve",)
 
@@ -40,7 +40,7 @@ def serve(endpoint: str, until_idle: float | None, bind: str | None, detached: b
     try:
         host, port = parse_rendezvous_endpoint(endpoint, 29400)
     except ValueError as exc:
-        raise click.UsageError(str(exc)) from exc
+        raise mistake(exc) from exc
     try:
         return run_in_loop(lambda: _serve(host, port, bind, until_idle, detached), event_loop)
     except RendezvousConnectionError as exc:

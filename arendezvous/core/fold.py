@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ..node import order_nodes
+from ..node import NodeDesc, order_nodes
 from .state import AgreedSettings, Closed, Gone, Kind, Record, RendezvousState
 
 __all__ = ("ALL_RULES", "NOTHING_SEEN", "TOMBSTONE_LIMIT", "Evidence", "Fresh", "close", "create", "fence", "fold")
@@ -95,19 +95,23 @@ def close(state: RendezvousState, *, fresh: Fresh) -> RendezvousState:
 
 
 class _Draft:
-    """A state under construction: the mutable twin of :class:`RendezvousState`."""
+    """A state under construction: the mutable twin of :class:`RendezvousState`.
 
-    __slots__ = ("complete", "finished", "folded", "gone", "nodes", "participants", "queue", "settings")
+    Participants and queue are dictionaries without values: ordered as lists are, and a thousand joins stay linear.
+    """
+
+    __slots__ = ("complete", "finished", "folded", "gone", "nodes", "participants", "queue", "settings", "triples")
 
     def __init__(self, state: RendezvousState) -> None:
         self.settings = state.settings
         self.complete = state.complete
-        self.participants = list(state.participants)
+        self.participants = dict.fromkeys(state.participants)
         self.gone = dict(state.gone)
         self.finished = set(state.finished)
-        self.queue = list(state.queue)
+        self.queue = dict.fromkeys(state.queue)
         self.nodes = dict(state.nodes)
         self.folded = dict(state.folded)
+        self.triples: dict[tuple[str, int, int], set[bytes]] | None = None
 
     def listed(self, inc: bytes) -> bool:
         return (inc in self.participants and inc not in self.gone) or inc in self.queue
@@ -115,17 +119,35 @@ class _Draft:
     def live(self) -> list[bytes]:
         return [inc for inc in self.participants if inc not in self.gone]
 
+    def add(self, node: NodeDesc) -> None:
+        """Into a forming round that has room, else into the queue."""
+        inc = node.incarnation
+        self.nodes[inc] = node
+        if self.triples is not None:
+            self.triples.setdefault(node.triple, set()).add(inc)
+        if not self.complete and len(self.participants) < self.settings.max_nodes:
+            self.participants[inc] = None
+        else:
+            self.queue[inc] = None
+
     def remove(self, inc: bytes, why: Gone) -> None:
         """P5.2: out of the queue; out of a forming round; a frozen round only notes why."""
-        if inc in self.queue:
-            self.queue.remove(inc)
+        self.queue.pop(inc, None)
         if inc in self.participants:
             if self.complete:
                 self.gone.setdefault(inc, why)
             else:
-                self.participants.remove(inc)
+                del self.participants[inc]
         if inc not in self.participants:
             self.nodes.pop(inc, None)
+
+    def twins(self, node: NodeDesc) -> list[bytes]:
+        """Listed nodes with the same address, process and local id, but of another incarnation."""
+        if self.triples is None:
+            self.triples = {}
+            for inc, known in self.nodes.items():
+                self.triples.setdefault(known.triple, set()).add(inc)
+        return [inc for inc in self.triples.get(node.triple, ()) if inc != node.incarnation and self.listed(inc)]
 
 
 def fold(
@@ -153,12 +175,14 @@ def fold(
     if state.closed is not Closed.NO:
         return state
     news = [r for r in records if r.seq > state.folded.get(r.inc, 0) or ("seq" not in rules and r.kind is Kind.JOIN)]
+    if not news and not evidence.suspects and _settled(state, evidence):
+        return state
     draft = _Draft(state)
     floor, closed = state.floor, False
 
     if "finish_before_suspects" in rules:
         _fold_finishes(state, draft, news, rules)
-    for inc in evidence.suspects:
+    for inc in sorted(evidence.suspects):  # every folder writes the same
         draft.remove(inc, Gone.LOST)
     if "finish_before_suspects" not in rules:
         _fold_finishes(state, draft, news, rules)
@@ -192,6 +216,13 @@ def fold(
     return _settle(state, draft, evidence, floor, fresh, rules, tombstone_limit)
 
 
+def _settled(state: RendezvousState, evidence: Evidence) -> bool:
+    """Whether nothing follows from the state alone: what a fold wrote is settled but for the end of the last call."""
+    size = len(state.participants)
+    full = size >= state.settings.max_nodes or (evidence.last_call_over and size >= state.settings.min_nodes)
+    return state.complete or not full
+
+
 def _fold_finishes(state: RendezvousState, draft: _Draft, news: Sequence[Record], rules: frozenset[str]) -> None:
     """Finish rule 1b: a FINISH, or the finish bit of a LEAVE, of a live member of *this* complete round."""
     for record in news:
@@ -219,17 +250,13 @@ def _fold_join(draft: _Draft, record: Record, proven: frozenset[bytes], rules: f
     if inc in draft.finished:
         return True  # an incarnation that finished is never admitted again
     if "hold" in rules:
-        twins = [o for o, n in draft.nodes.items() if o != inc and n.triple == node.triple and draft.listed(o)]
+        twins = draft.twins(node)
         if any(twin not in proven or inc not in proven for twin in twins):
             return False
     if draft.complete and inc in draft.participants and inc not in draft.gone:
         draft.gone[inc] = Gone.FAILED if record.failed else Gone.REJOIN
     if not draft.listed(inc):
-        draft.nodes[inc] = node
-        if not draft.complete and len(draft.participants) < draft.settings.max_nodes:
-            draft.participants.append(inc)
-        else:
-            draft.queue.append(inc)
+        draft.add(node)
     return True
 
 
@@ -251,13 +278,13 @@ def _settle(
         if draft.finished and draft.finished.issuperset(ended):
             done = True
         elif draft.finished.issuperset(draft.live()) if "open_unfinished" in rules else not draft.live():
-            rank = {inc: k for k, inc in enumerate(draft.participants)}
             # Members of the old round keep their seats before waiters do, in their old order (D42).
-            draft.queue.sort(key=lambda inc: rank.get(inc, len(rank)))
+            waiting = [*(inc for inc in draft.participants if inc in draft.queue)]
+            waiting += [inc for inc in draft.queue if inc not in draft.participants]
             failures += Gone.FAILED in draft.gone.values()
             number, round_nonce, gen = max(number + 1, floor), fresh.round_nonce, gen + 1
-            draft.complete, draft.participants = False, draft.queue[: settings.max_nodes]
-            draft.queue = draft.queue[settings.max_nodes :]
+            draft.complete, draft.participants = False, dict.fromkeys(waiting[: settings.max_nodes])
+            draft.queue = dict.fromkeys(waiting[settings.max_nodes :])
             draft.gone, draft.finished = {}, set()
             keep = {*draft.participants, *draft.queue}
             draft.nodes = {inc: node for inc, node in draft.nodes.items() if inc in keep}
@@ -270,14 +297,15 @@ def _settle(
         number = max(number, floor)
         if draft.queue and len(draft.participants) < settings.max_nodes and "promote" in rules:
             free = settings.max_nodes - len(draft.participants)
-            draft.participants += draft.queue[:free]
-            draft.queue = draft.queue[free:]
+            for inc in list(draft.queue)[:free]:
+                del draft.queue[inc]
+                draft.participants[inc] = None
         size = len(draft.participants)
         full = size >= settings.max_nodes or (evidence.last_call_over and size >= settings.min_nodes)
         if full and not evidence.shaky.intersection(draft.participants):
             draft.complete = True
             order = order_nodes([draft.nodes[inc] for inc in draft.participants], settings.rank_order)
-            draft.participants = [node.incarnation for node in order]
+            draft.participants = dict.fromkeys(node.incarnation for node in order)
     if len(draft.folded) - len(draft.nodes) > tombstone_limit:
         gen += 1
         draft.folded = {inc: seq for inc, seq in draft.folded.items() if inc in draft.nodes}

@@ -115,7 +115,7 @@ class Observer:
         for inc in [inc for inc in self._scopes if inc not in wanted]:
             self._scopes.pop(inc).cancel()
             self.sightings.pop(inc, None)
-        for inc in wanted - self._scopes.keys():
+        for inc in sorted(wanted - self._scopes.keys()):  # in an order that a simulation can repeat
             scope = self._scopes[inc] = anyio.CancelScope()
             tg.start_soon(self._watch, inc, scope)
 

@@ -39,7 +39,7 @@ from .filelocks import Busy, Held
 from .filelog import Append, Delete, Put, Record, Replica
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from typing import Self
 
 __all__ = ("FileLease", "FileStore")
@@ -62,9 +62,9 @@ class _Wait:
 
     __slots__ = ("missing", "news")
 
-    def __init__(self, keys: list[bytes]) -> None:
+    def __init__(self) -> None:
         self.news = anyio.Event()
-        self.missing = keys
+        self.missing: list[bytes] = []
 
 
 class FileLease:
@@ -155,7 +155,11 @@ class FileStore(StoreBase):
             RendezvousConnectionError: it cannot be used.
             RendezvousStateError: it was not written by a file store.
         """
-        await self._read(lambda replica: None)
+        try:
+            await self._read(lambda replica: None)
+        except BaseException:
+            await self.aclose()
+            raise
         return self
 
     async def set(self, key: str, value: bytes) -> None:
@@ -272,7 +276,7 @@ class FileStore(StoreBase):
             value = replica.get(name)
             return None if value == held else (value,)
 
-        return (await self._until(_Wait([name]), [name], look))[0]
+        return (await self._until(_Wait(), [name], look))[0]
 
     def lease(self, ttl: float) -> AbstractAsyncContextManager[FileLease]:
         """Open a lease: keys set through it are gone at the latest ``ttl`` seconds after its last refresh.
@@ -352,7 +356,7 @@ class FileStore(StoreBase):
     # Waiting
 
     async def _wait_for(self, keys: list[bytes]) -> list[bytes]:
-        wait = _Wait(keys)
+        wait = _Wait()
 
         def describe(seconds: float) -> str:
             if not wait.missing:
@@ -417,17 +421,11 @@ class FileStore(StoreBase):
     def _publish(self) -> None:
         """Wake those whose keys have changed."""
         for changed in self._disk.take_changes():
-            if changed is None:
-                self._wake(self._waits)
-            elif changed:
+            if changed != set():
                 self._interval = _POLL_MIN
-                for key in changed:
-                    self._wake(self._waiting.get(key, ()))
-
-    @staticmethod
-    def _wake(waits: Iterable[_Wait]) -> None:
-        for wait in waits:
-            wait.news.set()
+            for waits in [self._waits] if changed is None else [self._waiting.get(key, ()) for key in changed]:
+                for wait in waits:
+                    wait.news.set()
 
     @asynccontextmanager
     async def _lease(self, ttl: float) -> AsyncIterator[FileLease]:

@@ -34,11 +34,12 @@ from .filelog import (
     encode_frame,
     encode_head,
 )
+from .hostclock import host_clock, host_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ("PROBE_INTERVAL", "Disk", "host_clock", "host_time")
+__all__ = ("PROBE_INTERVAL", "Disk")
 
 _T = TypeVar("_T")
 
@@ -49,26 +50,6 @@ COMPACT_MIN: Final = 65536
 COMPACT_RATIO: Final = 4
 
 _CHUNK: Final = 2**20
-
-_BOOT: list[bytes] = []
-
-
-def host_time() -> float:
-    """Seconds on a clock that all processes of this machine share and nobody sets; in steps of about 10 ms."""
-    return os.times().elapsed
-
-
-def host_clock() -> bytes:
-    """The name of that clock: the machine's boot. Times of different names are not comparable."""
-    if not _BOOT:
-        try:
-            with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-                name = bytes.fromhex(file.read().decode().replace("-", "").strip())
-        except (OSError, ValueError):
-            # Not Linux: this process trusts no clock but its own.
-            name = os.urandom(16)
-        _BOOT.append(name)
-    return _BOOT[0]
 
 
 class _NeedsWriter(Exception):

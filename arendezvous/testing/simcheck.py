@@ -12,6 +12,7 @@ from ..core.ops import Role
 from ..core.state import RendezvousState, invariants
 from ..errors import RendezvousStateError
 from ..store.table import Table
+from .simplan import CALM
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -178,10 +179,10 @@ class Checker:
         self._last_round[life.plan.index] = number
 
     def remains(self) -> list[str]:
-        """Who is listed although it has ended in its own way."""
+        """Who is listed although it has ended in its own way, in the calm."""
         if self.state is None or self.state.is_closed:
             return []
-        ended = {inc for life in self._lives if not life.dead for inc in life.incs}
+        ended = {inc for life in self._lives if life.ended > CALM + 1.0 for inc in life.incs}
         return [self.name(inc) for inc in self.state.ring if inc in ended]
 
     # ---- the rest ---------------------------------------------------------------------------------------------

@@ -59,6 +59,7 @@ class Life:
         name: What the log calls it.
         dead: It crashed: nothing of it reaches the store any more.
         over: It has ended in its own way and wants nothing.
+        ended: When that was.
         phase: What it does.
         round: The round it was handed last.
         incs: The incarnations it has had.
@@ -71,6 +72,7 @@ class Life:
         self.plan, self.run_plan = plan, run
         self.name = f"n{plan.index}.{number}"
         self.dead = self.over = False
+        self.ended = 0.0
         self.phase, self.round = "starting", -1
         self.incs: list[bytes] = []
         self.executor: Executor | None = None
@@ -110,7 +112,7 @@ class Life:
                     self._checker.note(f"{self.name} ends with {type(leaf).__name__}")
         self.executor = None
         if not self.dead:
-            self.over, self.phase = True, "over"
+            self.over, self.phase, self.ended = True, "over", anyio.current_time()
             self._checker.note(f"{self.name} is over")
 
     async def _live(self) -> None:

@@ -13,7 +13,7 @@ from arendezvous import RendezvousParameters, create_handler
 from arendezvous.agent import AgentConfig, ElasticAgent, ExitStatus
 from tests.support import fail_after
 
-from .processes import Stage, eventually, is_running
+from .processes import Command, Stage, eventually, is_running
 
 SLEEP = (
     "import os, time\n"
@@ -44,7 +44,7 @@ COUPLED = (
 )
 
 
-def two(stage: Stage, script: str, *options: str, **kwargs: str) -> tuple:
+def two(stage: Stage, script: str, *options: str, **kwargs: str) -> tuple[Command, Command]:
     """Two agents in one round; the first one started the store."""
     first = stage.agent(script, *options, **kwargs)
     first.expect("started the store at")
@@ -163,7 +163,8 @@ def test_a_worker_that_fails_restarts_everybody_and_all_count_the_same(stage: St
     script = (
         "import os, sys, time\n"
         "print('ROUND', os.environ['TORCHELASTIC_RESTART_COUNT'], os.environ['RANK'], flush=True)\n"
-        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': time.sleep(600) if os.environ['RANK'] == '1' else sys.exit(5)\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    time.sleep(600) if os.environ['RANK'] == '1' else sys.exit(5)\n"
     )
     agents = [stage.agent(script, "--max-restarts", "1", nnodes="2") for _ in range(2)]
     assert [agent.wait() for agent in agents] == [0, 0]
@@ -174,7 +175,7 @@ def test_a_worker_that_fails_restarts_everybody_and_all_count_the_same(stage: St
 
 
 def test_a_crash_loop_ends_after_max_restarts_with_status_1(stage: Stage) -> None:
-    script = "import os, sys; print('TRY', os.environ['TORCHELASTIC_RESTART_COUNT'], flush=True); os.kill(os.getpid(), 11)"
+    script = "import os; print('TRY', os.environ['TORCHELASTIC_RESTART_COUNT'], flush=True); os.kill(os.getpid(), 11)"
     agent = stage.agent(script, "--max-restarts", "2", nnodes="1")
     assert agent.wait() == 1
     assert [line for line in agent.lines if line.startswith("TRY")] == ["TRY 0", "TRY 1", "TRY 2"]

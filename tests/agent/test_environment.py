@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from arendezvous import RendezvousError
 from arendezvous.agent.environment import worker_argv, worker_specs
 from arendezvous.handler.info import RendezvousInfo, RendezvousStoreInfo
 from arendezvous.node import NodeDesc
@@ -61,7 +62,7 @@ def test_ranks_are_dense_over_nodes_with_unequal_numbers_of_workers() -> None:
 
 
 def test_a_round_without_a_bootstrap_address_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Round 4 of 'job' has no bootstrap address"):
+    with pytest.raises(RendezvousError, match=r"Round 4 of 'job' has no bootstrap address"):
         specs(world(0, 1, bootstrap=False))
 
 
@@ -82,5 +83,5 @@ def test_the_command_is_run_as_given_except_for_python_files(
 
 @pytest.mark.parametrize(("command", "flags"), [([], {}), ([""], {}), (["x"], {"module": True, "no_python": True})])
 def test_a_command_that_cannot_be_meant_is_refused(command: list[str], flags: dict[str, bool]) -> None:
-    with pytest.raises(ValueError, match="command to run|one of them"):
+    with pytest.raises(ValueError, match=r"command to run|one of them"):
         worker_argv(command, **flags)

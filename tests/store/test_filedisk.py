@@ -15,9 +15,10 @@ import pytest
 
 from arendezvous.errors import RendezvousConnectionError, RendezvousStateError, RendezvousUsageError
 from arendezvous.store import filedisk
-from arendezvous.store.filedisk import COMPACT_MIN, Disk, host_clock, host_time
+from arendezvous.store.filedisk import COMPACT_MIN, Disk
 from arendezvous.store.filelocks import Busy, Held
 from arendezvous.store.filelog import MAGIC, Append, Birth, Put, Record, Replica, encode_frame
+from arendezvous.store.hostclock import host_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -576,11 +577,3 @@ def test_random_histories_of_three_disks_add_up(path: Path) -> None:
     for disk in disks:
         assert read(disk) == expected
         disk.close()
-
-
-def test_the_hosts_clock_is_one_for_all_processes() -> None:
-    code = "from arendezvous.store.filedisk import *; print(host_time(), host_clock().hex())"
-    before = host_time()
-    time, clock = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split()
-    assert before <= float(time) <= host_time()
-    assert clock == host_clock().hex()

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import arendezvous
+from arendezvous.cli import main
+from tests.agent.processes import ROOT
+
+
+def test_help_of_every_command_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["--help"], ["run", "--help"], ["serve", "-h"]):
+        assert main(argv) == 0
+        assert "Example:\n" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"arendezvous {arendezvous.__version__}\n"
+
+
+def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rum"]) == 2
+    assert "No such command 'rum'. Did you mean 'run'?" in capsys.readouterr().err
+
+
+def test_no_command_shows_the_help_and_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "Commands:" in capsys.readouterr().err
+
+
+def python(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT, check=False
+    )
+
+
+def test_help_imports_no_event_loop_backend() -> None:
+    script = (
+        "import sys; from arendezvous.cli import main; main(['--help'])\n"
+        "print(sorted({'anyio._backends._asyncio', 'anyio._backends._trio', 'trio', 'uvloop', 'asyncio', 'rich'}"
+        " & set(sys.modules)), file=sys.stderr)"
+    )
+    assert python(script).stderr == "[]\n"
+
+
+def test_without_click_the_error_says_which_extra_to_install() -> None:
+    done = python("import sys; sys.modules['click'] = None; from arendezvous.cli import main; sys.exit(main(['run']))")
+    assert done.returncode == 2
+    assert "pip install 'arendezvous[cli]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_event_loop_that_is_not_installed_is_named_with_its_extra() -> None:
+    script = (
+        "import sys, importlib.util as u; found = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'trio' else found(name, *a)\n"
+        "from arendezvous.cli import main; sys.exit(main(['serve', '127.0.0.1:0', '--event-loop', 'trio']))"
+    )
+    done = python(script)
+    assert done.returncode == 2
+    assert "pip install 'arendezvous[trio]'" in done.stderr
