@@ -21,11 +21,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import ExitStack
 from typing import Any
 
 import anyio
-from anyio.abc import ByteStream, SocketAttribute
+from anyio.abc import ByteStream, SocketAttribute, TaskStatus
 
 from arendezvous.store.client import TCPStore
 from arendezvous.store.server import TCPStoreServer
@@ -72,30 +72,49 @@ class Crowd:
     def __init__(self, port: int, echo: int) -> None:
         self._port = port
         self._echo = echo
-        self._stack = AsyncExitStack()
         self._stores: list[TCPStore] = []
         self._streams: list[ByteStream] = []
         self._first = 0
+        self._over = anyio.Event()
+        self._gone = anyio.Event()
+        self._gone.set()
 
     async def obey(self) -> None:
         """Do what the lines on standard input say; one line of answer each."""
-        async with self._stack:
+        async with anyio.create_task_group() as self._tasks:
             while line := await anyio.to_thread.run_sync(sys.stdin.readline):
                 command = json.loads(line)
                 do: Callable[..., Awaitable[object]] = getattr(self, "do_" + command.pop("do"))
                 print(json.dumps(await do(**command)), flush=True)
+            self._over.set()
 
     async def do_open(self, clients: int, first: int) -> None:
         """Connect ``clients`` clients, the numbers from ``first``, instead of those there are."""
-        await self._stack.aclose()
+        self._over.set()
+        await self._gone.wait()
+        self._over, self._gone = anyio.Event(), anyio.Event()
         self._first = first
-        self._stores = [
-            await self._stack.enter_async_context(TCPStore("127.0.0.1", self._port)) for _ in range(clients)
-        ]
-        self._streams = [
-            await self._stack.enter_async_context(await anyio.connect_tcp("127.0.0.1", self._echo))
-            for _ in range(clients)
-        ]
+        self._stores.clear()
+        self._streams.clear()
+        await self._tasks.start(self._generation, clients)
+
+    async def _generation(self, clients: int, *, task_status: TaskStatus[None]) -> None:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(clients):
+                # A task each, as clients have: within one they would nest, and every call would pay for the depth.
+                await tasks.start(self._client)
+            task_status.started()
+        self._gone.set()
+
+    async def _client(self, *, task_status: TaskStatus[None]) -> None:
+        async with (
+            TCPStore("127.0.0.1", self._port) as store,
+            await anyio.connect_tcp("127.0.0.1", self._echo) as stream,
+        ):
+            self._stores.append(store)
+            self._streams.append(stream)
+            task_status.started()
+            await self._over.wait()
 
     async def do_run(self, what: str, seconds: float) -> dict[str, Any]:
         """Have every client do one kind of call again and again."""

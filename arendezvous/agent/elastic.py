@@ -6,7 +6,7 @@ import enum
 import os
 import signal
 import sys
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ..endpoint import format_endpoint, parse_rendezvous_endpoint
-from ..errors import RendezvousError
+from ..errors import RendezvousError, RendezvousTimeoutError
 from ..handler.create import create_handler
+from ..store.hosting import is_loopback
 from .environment import worker_specs
-from .hosting import DEFAULT_PORT, DYNAMIC_BACKENDS, embedded_store, host_store
+from .hosting import DEFAULT_PORT, DYNAMIC_BACKENDS, embedded_store, host_store, needs_endpoint
 from .progress import Progress
 from .workers import WorkerExit, WorkerGroup, WorkerGroupError, signal_name
 
@@ -157,9 +158,16 @@ class ElasticAgent:
                 self._say(str(error))
                 return ExitStatus.FAILED
             if isinstance(error, RendezvousError):
-                self._say(" ".join([str(error), *getattr(error, "__notes__", ())]))
+                self._say(" ".join([str(error), *getattr(error, "__notes__", ()), *self._advice(error)]))
                 return ExitStatus.RENDEZVOUS
             raise
+
+    def _advice(self, error: RendezvousError) -> Iterator[str]:
+        """What the operator may not have seen: nobody from elsewhere can come to a loopback endpoint (R49)."""
+        if isinstance(error, RendezvousTimeoutError) and self._params.max_nodes > 1 and needs_endpoint(self._params):
+            host, _ = parse_rendezvous_endpoint(self._params.endpoint, DEFAULT_PORT)
+            if host.casefold() == "localhost" or is_loopback(host):
+                yield f"The endpoint host {host} is loopback: only agents on this machine can come."
 
     @asynccontextmanager
     async def _reached(self) -> AsyncIterator[RendezvousHandler]:
@@ -215,10 +223,8 @@ class ElasticAgent:
                 if world.failures >= self._config.max_restarts:
                     return await self._give_up(world, failure)
                 handler.fail(str(failure))
-                self._say(
-                    f"round {world.round}: {failure}; joining again"
-                    f" (failure {world.failures + 1} of at most {self._config.max_restarts})"
-                )
+                count = f"failure {world.failures + 1} of at most {self._config.max_restarts}"
+                self._say(f"round {world.round}: joining again after {count}")
             else:
                 reason = world.ended.reason if world.ended is not None else "the workers were stopped"
                 self._say(f"{reason}; the workers were stopped, joining again")

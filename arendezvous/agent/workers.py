@@ -26,6 +26,8 @@ _SUPERVISOR = Path(__file__).resolve().parent.parent / "supervisor.py"
 _READY_LIMIT = 30.0
 #: Seconds beyond the grace after which a supervisor is taken for broken and its group is killed from here.
 _MARGIN = 5.0
+#: Seconds that killed processes have to be gone; where nobody reaps orphans (a container without an init) they never are.
+_DYING = 1.0
 
 
 class WorkerGroupError(Exception):
@@ -193,6 +195,10 @@ class WorkerGroup:
                 while self._process.poll() is None:  # noqa: ASYNC110  killed already; there is no event to wait for
                     await anyio.sleep(0.002)
             self._reaped = True
+            with anyio.move_on_after(_DYING, shield=True):
+                # They are not children of this process: a killed one may hold its ports and devices for a moment more.
+                while _has_members(self._process.pid):  # noqa: ASYNC110
+                    await anyio.sleep(0.002)
 
     # ---- pipes ------------------------------------------------------------------------------------------------
 
@@ -259,6 +265,17 @@ class WorkerGroup:
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
+
+
+def _has_members(group: int) -> bool:
+    """Whether anything is left of a process group."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _own(fd: int) -> int:

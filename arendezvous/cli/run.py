@@ -99,6 +99,7 @@ def run(event_loop: str, **options: Any) -> int:
     \b
     Exit status: 0 done, 1 workers failed, 2 usage, 3 rendezvous failed, closed or timed out,
     130 Ctrl-C, 143 SIGTERM.
+
     \b
     Example:
       arendezvous run --nnodes 1:4 --nproc-per-node 8 --rdzv-id job7 --rdzv-endpoint node0:29400 -- train.py

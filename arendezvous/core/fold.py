@@ -12,7 +12,18 @@ from dataclasses import dataclass, replace
 from ..node import NodeDesc, order_nodes
 from .state import AgreedSettings, Closed, Gone, Kind, Record, RendezvousState
 
-__all__ = ("ALL_RULES", "NOTHING_SEEN", "TOMBSTONE_LIMIT", "Evidence", "Fresh", "close", "create", "fence", "fold")
+__all__ = (
+    "ALL_RULES",
+    "NOTHING_SEEN",
+    "TOMBSTONE_LIMIT",
+    "Evidence",
+    "Fresh",
+    "close",
+    "create",
+    "fence",
+    "fold",
+    "rivals",
+)
 
 #: Tombstones kept within one generation before the generation is bumped without a new round (protocol.md P10).
 TOMBSTONE_LIMIT = 4096
@@ -97,10 +108,10 @@ def close(state: RendezvousState, *, fresh: Fresh) -> RendezvousState:
 class _Draft:
     """A state under construction: the mutable twin of :class:`RendezvousState`.
 
-    Participants and queue are dictionaries without values: ordered as lists are, and a thousand joins stay linear.
+    Participants and queue are dictionaries used as ordered sets, so that a thousand records cost a thousand steps.
     """
 
-    __slots__ = ("complete", "finished", "folded", "gone", "nodes", "participants", "queue", "settings", "triples")
+    __slots__ = ("_places", "complete", "finished", "folded", "gone", "nodes", "participants", "queue", "settings")
 
     def __init__(self, state: RendezvousState) -> None:
         self.settings = state.settings
@@ -111,24 +122,32 @@ class _Draft:
         self.queue = dict.fromkeys(state.queue)
         self.nodes = dict(state.nodes)
         self.folded = dict(state.folded)
-        self.triples: dict[tuple[str, int, int], set[bytes]] | None = None
+        self._places: dict[tuple[str, int, int], list[bytes]] | None = None
+
+    def is_live(self, inc: bytes) -> bool:
+        return inc in self.participants and inc not in self.gone
 
     def listed(self, inc: bytes) -> bool:
-        return (inc in self.participants and inc not in self.gone) or inc in self.queue
+        return self.is_live(inc) or inc in self.queue
 
     def live(self) -> list[bytes]:
         return [inc for inc in self.participants if inc not in self.gone]
 
-    def add(self, node: NodeDesc) -> None:
-        """Into a forming round that has room, else into the queue."""
-        inc = node.incarnation
+    def twins(self, inc: bytes, node: NodeDesc) -> list[bytes]:
+        """Listed incarnations, other than ``inc``, at the place of ``node``."""
+        if self._places is None:
+            self._places = {}
+            for known, desc in self.nodes.items():
+                self._places.setdefault(desc.triple, []).append(known)
+        return [known for known in self._places.get(node.triple, ()) if known != inc and self.listed(known)]
+
+    def admit(self, inc: bytes, node: NodeDesc) -> None:
+        """Into a forming round while it has room, else into the queue."""
         self.nodes[inc] = node
-        if self.triples is not None:
-            self.triples.setdefault(node.triple, set()).add(inc)
-        if not self.complete and len(self.participants) < self.settings.max_nodes:
-            self.participants[inc] = None
-        else:
-            self.queue[inc] = None
+        if self._places is not None:
+            self._places.setdefault(node.triple, []).append(inc)
+        room = not self.complete and len(self.participants) < self.settings.max_nodes
+        (self.participants if room else self.queue)[inc] = None
 
     def remove(self, inc: bytes, why: Gone) -> None:
         """P5.2: out of the queue; out of a forming round; a frozen round only notes why."""
@@ -136,18 +155,9 @@ class _Draft:
         if inc in self.participants:
             if self.complete:
                 self.gone.setdefault(inc, why)
-            else:
-                del self.participants[inc]
-        if inc not in self.participants:
-            self.nodes.pop(inc, None)
-
-    def twins(self, node: NodeDesc) -> list[bytes]:
-        """Listed nodes with the same address, process and local id, but of another incarnation."""
-        if self.triples is None:
-            self.triples = {}
-            for inc, known in self.nodes.items():
-                self.triples.setdefault(known.triple, set()).add(inc)
-        return [inc for inc in self.triples.get(node.triple, ()) if inc != node.incarnation and self.listed(inc)]
+                return
+            del self.participants[inc]
+        self.nodes.pop(inc, None)
 
 
 def fold(
@@ -172,11 +182,12 @@ def fold(
     Returns:
         RendezvousState: the same object when nothing changes, so that nothing is written.
     """
-    if state.closed is not Closed.NO:
+    if state.is_closed:
         return state
-    news = [r for r in records if r.seq > state.folded.get(r.inc, 0) or ("seq" not in rules and r.kind is Kind.JOIN)]
-    if not news and not evidence.suspects and _settled(state, evidence):
-        return state
+    known = state.folded
+    news = [r for r in records if r.seq > known.get(r.inc, 0) or ("seq" not in rules and r.kind is Kind.JOIN)]
+    if not news and not any(map(state.listed, evidence.suspects)) and _settled(state, evidence):
+        return state  # the common case: a member that looks around
     draft = _Draft(state)
     floor, closed = state.floor, False
 
@@ -216,11 +227,33 @@ def fold(
     return _settle(state, draft, evidence, floor, fresh, rules, tombstone_limit)
 
 
+def rivals(state: RendezvousState, records: Iterable[Record]) -> list[list[bytes]]:
+    """Incarnations at one place of which at least one wants in: the newcomers, and whoever is listed there (P5.3)."""
+    places: dict[tuple[str, int, int], list[bytes]] = {}
+    for record in records:
+        if record.kind is Kind.JOIN and record.node is not None and record.seq > state.sequence(record.inc):
+            places.setdefault(record.node.triple, []).append(record.inc)
+    if places:
+        for inc, node in state.nodes.items():
+            group = places.get(node.triple)
+            if group is not None and inc not in group and state.listed(inc):
+                group.append(inc)
+    return [group for group in places.values() if len(group) > 1]
+
+
 def _settled(state: RendezvousState, evidence: Evidence) -> bool:
-    """Whether nothing follows from the state alone: what a fold wrote is settled but for the end of the last call."""
+    """Whether nothing follows from the state alone: to finish, open, promote or complete (P5.4-P5.6)."""
     size = len(state.participants)
-    full = size >= state.settings.max_nodes or (evidence.last_call_over and size >= state.settings.min_nodes)
-    return state.complete or not full
+    if state.complete:
+        return not state.finished and len(state.gone) < size
+    if state.queue and size < state.settings.max_nodes:
+        return False
+    return not _is_full(size, state.settings, evidence) or not evidence.shaky.isdisjoint(state.participants)
+
+
+def _is_full(size: int, settings: AgreedSettings, evidence: Evidence) -> bool:
+    """Compared with >=, so that no step over the exact number can miss it (defects.md D15)."""
+    return size >= settings.max_nodes or (evidence.last_call_over and size >= settings.min_nodes)
 
 
 def _fold_finishes(state: RendezvousState, draft: _Draft, news: Sequence[Record], rules: frozenset[str]) -> None:
@@ -232,7 +265,7 @@ def _fold_finishes(state: RendezvousState, draft: _Draft, news: Sequence[Record]
         if record.seq <= draft.folded.get(inc, 0):
             continue
         mine = record.round_nonce == state.round_nonce or "finish_round" not in rules
-        if draft.complete and mine and inc in draft.participants and inc not in draft.gone:
+        if draft.complete and mine and draft.is_live(inc):
             draft.finished.add(inc)
         if record.kind is Kind.FINISH:
             draft.folded[inc] = record.seq
@@ -244,19 +277,17 @@ def _fold_join(draft: _Draft, record: Record, proven: frozenset[bytes], rules: f
     if node is None or record.settings is None:
         return True
     if not (draft.complete or draft.participants or draft.queue):
-        draft.settings = record.settings  # nobody is bound by the old ones (P12)
+        draft.settings = record.settings  # vacant: nobody is bound by the old ones (P12)
     if record.settings != draft.settings:
         return True  # not admitted: its owner reads the settings and says so
     if inc in draft.finished:
         return True  # an incarnation that finished is never admitted again
-    if "hold" in rules:
-        twins = draft.twins(node)
-        if any(twin not in proven or inc not in proven for twin in twins):
-            return False
-    if draft.complete and inc in draft.participants and inc not in draft.gone:
+    if "hold" in rules and (twins := draft.twins(inc, node)) and not proven.issuperset((inc, *twins)):
+        return False
+    if draft.complete and draft.is_live(inc):
         draft.gone[inc] = Gone.FAILED if record.failed else Gone.REJOIN
     if not draft.listed(inc):
-        draft.add(node)
+        draft.admit(inc, node)
     return True
 
 
@@ -272,44 +303,31 @@ def _settle(
     """Finish, open, promote and complete (P5.4-P5.6)."""
     settings = draft.settings
     number, round_nonce, gen, failures = state.round, state.round_nonce, state.gen, state.failures
+    participants, queue = list(draft.participants), list(draft.queue)
     done = False
     if draft.complete:
-        ended = draft.participants if "done" in rules else draft.live()
+        ended = participants if "done" in rules else draft.live()
         if draft.finished and draft.finished.issuperset(ended):
             done = True
         elif draft.finished.issuperset(draft.live()) if "open_unfinished" in rules else not draft.live():
+            rank = {inc: k for k, inc in enumerate(participants)}
             # Members of the old round keep their seats before waiters do, in their old order (D42).
-            waiting = [*(inc for inc in draft.participants if inc in draft.queue)]
-            waiting += [inc for inc in draft.queue if inc not in draft.participants]
+            queue.sort(key=lambda inc: rank.get(inc, len(rank)))
             failures += Gone.FAILED in draft.gone.values()
             number, round_nonce, gen = max(number + 1, floor), fresh.round_nonce, gen + 1
-            draft.complete, draft.participants = False, dict.fromkeys(waiting[: settings.max_nodes])
-            draft.queue = dict.fromkeys(waiting[settings.max_nodes :])
-            draft.gone, draft.finished = {}, set()
-            keep = {*draft.participants, *draft.queue}
-            draft.nodes = {inc: node for inc, node in draft.nodes.items() if inc in keep}
-            # Older tombstones go with their generation (P10). Those of this very fold stay: their owners read the
-            # acknowledgement of a LEAVE in the state that folded it (P9), and need not announce it once more.
-            draft.folded = {
-                inc: seq for inc, seq in draft.folded.items() if inc in keep or seq > state.folded.get(inc, 0)
-            }
+            draft.complete, draft.gone, draft.finished = False, {}, set()
+            participants, queue = queue[: settings.max_nodes], queue[settings.max_nodes :]
+            draft.nodes = {inc: draft.nodes[inc] for inc in (*participants, *queue)}
+            _forget(state, draft)
     if not draft.complete:
         number = max(number, floor)
-        if draft.queue and len(draft.participants) < settings.max_nodes and "promote" in rules:
-            free = settings.max_nodes - len(draft.participants)
-            for inc in list(draft.queue)[:free]:
-                del draft.queue[inc]
-                draft.participants[inc] = None
-        size = len(draft.participants)
-        full = size >= settings.max_nodes or (evidence.last_call_over and size >= settings.min_nodes)
-        if full and not evidence.shaky.intersection(draft.participants):
+        if queue and len(participants) < settings.max_nodes and "promote" in rules:
+            free = settings.max_nodes - len(participants)
+            participants, queue = participants + queue[:free], queue[free:]
+        if _is_full(len(participants), settings, evidence) and evidence.shaky.isdisjoint(participants):
             draft.complete = True
-            order = order_nodes([draft.nodes[inc] for inc in draft.participants], settings.rank_order)
-            draft.participants = dict.fromkeys(node.incarnation for node in order)
-    if len(draft.folded) - len(draft.nodes) > tombstone_limit:
-        gen += 1
-        draft.folded = {inc: seq for inc, seq in draft.folded.items() if inc in draft.nodes}
-
+            order = order_nodes([draft.nodes[inc] for inc in participants], settings.rank_order)
+            participants = [node.incarnation for node in order]
     after = RendezvousState(
         settings=settings,
         epoch=state.epoch,
@@ -319,14 +337,32 @@ def _settle(
         gen=gen,
         round=number,
         complete=draft.complete,
-        participants=tuple(draft.participants),
+        participants=tuple(participants),
         gone=draft.gone,
         finished=frozenset(draft.finished),
-        queue=tuple(draft.queue),
+        queue=tuple(queue),
         nodes=draft.nodes,
         folded=draft.folded,
         failures=failures,
         floor=max(floor, number),
     )
     before = state if state.floor == after.floor else replace(state, floor=after.floor)
-    return state if after == before else replace(after, nonce=fresh.nonce)
+    if after == before:
+        return state
+    if gen == state.gen and len(state.folded) - len(state.nodes) > tombstone_limit:
+        # Together with another change and never for its own sake, so that nobody writes only to forget.
+        _forget(state, draft)
+        after = replace(after, gen=gen + 1, folded=draft.folded)
+    return replace(after, nonce=fresh.nonce)
+
+
+def _forget(state: RendezvousState, draft: _Draft) -> None:
+    """Drop the tombstones of older folds, as a new generation may (P10).
+
+    Those of this very fold stay: their owners read the acknowledgement of a LEAVE in the state that folded it (P9), and
+    need not announce it once more.
+    """
+    known = state.folded
+    draft.folded = {
+        inc: seq for inc, seq in draft.folded.items() if inc in draft.nodes or seq > known.get(inc, 0)
+    }

@@ -7,7 +7,7 @@ there is gone: the store has then already waited its disconnect grace.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from .fold import Evidence
@@ -80,7 +80,14 @@ class Judgement:
     wake_at: float
 
 
-def judge(sightings: Mapping[bytes, Sighting], now: float, *, expiry: float, grace: float) -> Judgement:
+def judge(
+    sightings: Mapping[bytes, Sighting],
+    now: float,
+    *,
+    expiry: float,
+    grace: float,
+    rivals: Iterable[Collection[bytes]] = (),
+) -> Judgement:
     """Turn sightings into evidence.
 
     Args:
@@ -88,6 +95,9 @@ def judge(sightings: Mapping[bytes, Sighting], now: float, *, expiry: float, gra
         now: The observer's clock.
         expiry: Seconds without progress that mean death.
         grace: Seconds that a key which was never seen, or a dropped connection, is given.
+        rivals: Groups of incarnations at one place, of which only the last started may be alive: one of them is proven
+            only by progress since the observer first saw all of them. What a ghost did before its successor came
+            proves nothing (P5.3).
 
     Returns:
         Judgement: suspects, proven and shaky incarnations, and the next instant at which one may become a suspect.
@@ -107,6 +117,9 @@ def judge(sightings: Mapping[bytes, Sighting], now: float, *, expiry: float, gra
             shaky.add(inc)
         elif s.moved:
             proven.add(inc)
+    for group in rivals:
+        together = max((sightings[inc].since for inc in group if inc in sightings), default=-math.inf)
+        proven -= {inc for inc in group if inc in proven and sightings[inc].progressed <= together}
     return Judgement(Evidence(frozenset(suspects), frozenset(proven), frozenset(shaky)), wake_at)
 
 
@@ -121,11 +134,13 @@ def targets(state: RendezvousState, me: bytes, silent: Collection[bytes] = ()) -
         me: The observer.
         silent: Incarnations that are silent so far; watching goes on past them and stops at the first that beats.
     """
-    ring = list(state.ring)
-    if me in ring:
-        at = ring.index(me)
-        ring = ring[at + 1 :] + ring[:at]
-    width = 2
-    while width < len(ring) and all(inc in silent for inc in ring[:width]):
-        width *= 2
-    return tuple(ring[:width])
+    ring, at = state.ring, state.position(me)
+    others, start = len(ring) - (at >= 0), at + 1
+    width = min(2, others)
+
+    def watched() -> tuple[bytes, ...]:
+        return tuple(ring[(start + k) % len(ring)] for k in range(width))
+
+    while width < others and all(inc in silent for inc in watched()):
+        width = min(2 * width, others)
+    return watched()

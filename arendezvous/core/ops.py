@@ -13,19 +13,43 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from .fold import ALL_RULES, Evidence, Fresh, create, fence, fold
+from .fold import ALL_RULES, TOMBSTONE_LIMIT, Evidence, Fresh, create, fence, fold, rivals
 from .liveness import Sighting, judge
 from .state import AgreedSettings, Closed, Gone, Kind, Record, RendezvousState
 
 if TYPE_CHECKING:
     from ..node import NodeDesc
 
-__all__ = ("BATCH", "TURN", "Action", "Decision", "Me", "Memory", "Role", "View", "decide", "own_record", "sentence")
+__all__ = (
+    "BATCH",
+    "DECISION_RULES",
+    "TURN",
+    "Action",
+    "Decision",
+    "Me",
+    "Memory",
+    "Role",
+    "View",
+    "decide",
+    "own_record",
+    "sentence",
+)
 
 #: Seconds between the turns of two possible folders when nothing moves (protocol.md P6).
 TURN = 0.2
 #: Seconds that the first folder waits for more newcomers before it folds those it has (protocol.md P6: 10-50 ms).
 BATCH = 0.02
+
+#: Names of the rules of this file that exploration can switch off, as it does with those of ``fold``.
+DECISION_RULES = frozenset(
+    {
+        "relearn",  # P8.5: who was evicted learns it
+        "enter_seq",  # P8.4: a round is entered only if it has folded this very intent, and once
+        "withdraw",  # P9: only a folded LEAVE is an acknowledgement
+        "own_memory",  # P4: the own record comes from memory
+        "take_over",  # P6: anybody may fold
+    }
+)
 
 
 class Role(Enum):
@@ -121,6 +145,7 @@ class View:
         grace: Seconds that a missing lease is given before it is a death.
         jitter: In [0, 1): spreads the turns.
         rules: Rules in force.
+        tombstone_limit: As in ``fold``.
     """
 
     state: RendezvousState | None
@@ -133,7 +158,8 @@ class View:
     join: float = math.inf
     grace: float = 1.0
     jitter: float = 0.0
-    rules: frozenset[str] = ALL_RULES | {"relearn", "enter_seq", "withdraw", "own_memory", "take_over", "watch_all"}
+    rules: frozenset[str] = ALL_RULES | DECISION_RULES
+    tombstone_limit: int = TOMBSTONE_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +205,7 @@ def decide(view: View, now: float) -> Decision:
     state, me, memory = view.state, view.me, view.memory
     if state is None:
         return _without_state(view, now)
-    redundant = me.inc in state.redundancy
+    redundant = state.is_redundant(me.inc)
     if memory.redundant and not redundant and me.role is Role.JOINING:
         memory = replace(memory, join_since=now)  # a spare that gets a seat has its whole join time again
     memory = replace(memory, redundant=redundant if not state.is_closed else memory.redundant)
@@ -216,10 +242,9 @@ def _verdict(view: View, state: RendezvousState, memory: Memory, now: float) -> 
         return Decision(action, reason, memory=memory)
 
     listed, folded = state.listed(inc), state.sequence(inc)
-    live = state.complete and inc in state.participants and inc not in state.gone
+    live = state.is_member(inc)
     if me.role is Role.JOINING:
-        vacant = not (state.complete or state.participants or state.queue)
-        if not vacant and (wrong := state.settings.differences(me.settings)):
+        if not state.vacant and (wrong := state.settings.differences(me.settings)):
             return answer(Action.MISMATCH, "the run's settings against this node's: " + "; ".join(wrong))
         current = folded >= me.seq or "enter_seq" not in view.rules
         if live and current and (state.round > me.last_round or "enter_seq" not in view.rules):
@@ -237,9 +262,9 @@ def _verdict(view: View, state: RendezvousState, memory: Memory, now: float) -> 
             return answer(Action.CLOSED, "the rendezvous was closed for ever")
         if (state.round_nonce != me.round_nonce or not live) and "relearn" in view.rules:
             return answer(Action.EVICTED, f"round {me.last_round} goes on without this node")
-        owed = tuple(state.gone[i] for i in state.owed), state.owed
-        news = (owed if me.notify_lost else (), state.wait_list if not state.finished else ())
-        if (state.owed and me.notify_lost) or news[1]:
+        owed = state.owed if me.notify_lost else ()
+        news = (owed, tuple(state.gone[who] for who in owed), () if state.finished else state.wait_list)
+        if owed or news[2]:
             if news != memory.told:
                 return Decision(Action.CHANGED, _change(state), memory=replace(memory, told=news))
         elif memory.told:
@@ -268,11 +293,13 @@ def _withdrawn(view: View, state: RendezvousState) -> bool:
 def _fold_or_wait(view: View, state: RendezvousState, memory: Memory, now: float) -> Decision:
     """P5 and P6: is there something to fold, and is it this node's turn?"""
     me = view.me
-    judgement = judge(view.sightings, now, expiry=state.settings.expiry, grace=view.grace)
+    records = _with_own(view, state)
+    judgement = judge(
+        view.sightings, now, expiry=state.settings.expiry, grace=view.grace, rivals=rivals(state, records)
+    )
     evidence, wake_at = judgement.evidence, judgement.wake_at
     # This node proves itself: it beats, or it would not be here.
     evidence = replace(evidence, suspects=evidence.suspects - {me.inc}, proven=evidence.proven | {me.inc})
-    records = _with_own(view)
     place = _place(view, state, evidence, records)
     # Last call: a duration counted from when this observer first saw the minimum reached in this round.
     over = False
@@ -288,7 +315,14 @@ def _fold_or_wait(view: View, state: RendezvousState, memory: Memory, now: float
         memory = replace(memory, min_seen=None)
     evidence = replace(evidence, last_call_over=over)
 
-    proposal = fold(state, records, fresh=view.fresh, evidence=evidence, rules=view.rules)
+    proposal = fold(
+        state,
+        records,
+        fresh=view.fresh,
+        evidence=evidence,
+        rules=view.rules,
+        tombstone_limit=view.tombstone_limit,
+    )
     if proposal is state:
         memory = replace(memory, work=None)
         return Decision(Action.WAIT, sentence(view, now, memory), _patience(view, memory, wake_at), memory=memory)
@@ -304,10 +338,10 @@ def _fold_or_wait(view: View, state: RendezvousState, memory: Memory, now: float
     return Decision(Action.WAIT, sentence(view, now, memory), _patience(view, memory, wake_at), memory=memory)
 
 
-def _with_own(view: View) -> tuple[Record, ...]:
+def _with_own(view: View, state: RendezvousState) -> tuple[Record, ...]:
     """The records that were read, with this node's own one from memory, never from the store (P4, F4)."""
     own = own_record(view.me)
-    if own is None or "own_memory" not in view.rules:
+    if own is None or own.seq <= state.sequence(own.inc) or "own_memory" not in view.rules:
         return view.records
     if any(r.inc == own.inc and r.seq == own.seq for r in view.records):
         return tuple(own if r.inc == own.inc and r.seq == own.seq else r for r in view.records)
@@ -316,23 +350,17 @@ def _with_own(view: View) -> tuple[Record, ...]:
 
 def _place(view: View, state: RendezvousState, evidence: Evidence, records: tuple[Record, ...]) -> int:
     """This node's turn among those who may fold: the ring first, then the unfolded records (P6)."""
-    ring = [inc for inc in state.ring if inc not in evidence.suspects]
-    if view.me.inc in ring:
-        if not evidence.suspects:
-            return ring.index(view.me.inc)
-        whole = state.ring
-        at = whole.index(view.me.inc)
+    ring, at = state.ring, state.position(view.me.inc)
+    dead = {state.position(inc) for inc in evidence.suspects} - {-1}
+    if at >= 0:
         # The predecessor of a dead node buries it first; who is farther away waits longer.
-        for between, k in enumerate(range(at + 1, at + len(whole))):
-            if whole[k % len(whole)] in evidence.suspects:
-                return between
-        return ring.index(view.me.inc)
-    before = 0
+        return min((k - at - 1) % len(ring) for k in dead) if dead else at
+    before = len(ring) - len(dead)
     for record in records:
         if record.inc == view.me.inc:
             break
         before += record.seq > state.sequence(record.inc)
-    return len(ring) + before
+    return before
 
 
 def _delay(view: View, state: RendezvousState, proposal: RendezvousState, evidence: Evidence, place: int) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from ..node import NodeDesc
@@ -100,6 +100,14 @@ class Record:
     round_nonce: bytes = b""
 
 
+class _Listing(NamedTuple):
+    """Views of a state that are looked up often."""
+
+    live: tuple[bytes, ...]
+    ring: tuple[bytes, ...]
+    places: dict[bytes, int]
+
+
 @dataclass(frozen=True, slots=True)
 class RendezvousState:
     """The agreed value (protocol.md P2).
@@ -139,6 +147,8 @@ class RendezvousState:
     folded: Mapping[bytes, int] = field(default_factory=dict)
     failures: int = 0
     floor: int = 0
+    #: Who is listed and where, worked out when somebody first asks: a node asks often about a state that may be large.
+    _listing: _Listing | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def is_closed(self) -> bool:
@@ -146,20 +156,51 @@ class RendezvousState:
         return self.closed is not Closed.NO
 
     @property
+    def _listed(self) -> _Listing:
+        listing = self._listing
+        if listing is None:
+            live = self.participants
+            if self.gone:
+                live = tuple(inc for inc in live if inc not in self.gone)
+            ring = live + self.queue
+            listing = _Listing(live, ring, {inc: k for k, inc in enumerate(ring)})
+            object.__setattr__(self, "_listing", listing)
+        return listing
+
+    @property
     def live(self) -> tuple[bytes, ...]:
         """Participants that are neither lost nor left nor re-joining."""
-        if not self.gone:
-            return self.participants
-        return tuple(inc for inc in self.participants if inc not in self.gone)
+        return self._listed.live
 
     @property
     def ring(self) -> tuple[bytes, ...]:
         """Everybody listed: the live in rank or join order, then the queue (protocol.md P7)."""
-        return self.live + self.queue
+        return self._listed.ring
+
+    def position(self, inc: bytes) -> int:
+        """Where ``inc`` is in the ring; -1 when it is not listed."""
+        return self._listed.places.get(inc, -1)
 
     def listed(self, inc: bytes) -> bool:
         """In the queue, or a participant that is not gone."""
-        return (inc in self.participants and inc not in self.gone) or inc in self.queue
+        return inc in self._listed.places
+
+    def is_live(self, inc: bytes) -> bool:
+        """A participant that is not gone."""
+        return 0 <= self.position(inc) < len(self._listed.live)
+
+    def is_member(self, inc: bytes) -> bool:
+        """A live participant of a complete round."""
+        return self.complete and self.is_live(inc)
+
+    def is_redundant(self, inc: bytes) -> bool:
+        """A spare: in the queue, without a seat."""
+        return self.position(inc) >= len(self._listed.live) + self.seats
+
+    @property
+    def vacant(self) -> bool:
+        """Nobody is listed and no round is complete: nobody is bound by the settings (protocol.md P12)."""
+        return not (self.complete or self.participants or self.queue)
 
     def sequence(self, inc: bytes) -> int:
         """The highest sequence of ``inc`` that was folded; 0 if none."""
@@ -168,6 +209,8 @@ class RendezvousState:
     @property
     def owed(self) -> tuple[bytes, ...]:
         """Members that went without having finished: their work is missing."""
+        if not self.gone:
+            return ()
         return tuple(inc for inc in self.participants if inc in self.gone and inc not in self.finished)
 
     @property

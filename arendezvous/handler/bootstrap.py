@@ -6,6 +6,7 @@ The bootstrap address is agreed once per round and never outlives it (D2-D4, R7,
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Awaitable
 
 import anyio
 
@@ -112,36 +113,48 @@ async def _wait(
     executor: Executor, meta: Store, state: RendezvousState, env: Environment, by: float
 ) -> RendezvousStoreInfo | None:
     """Wait for rank 0's address, or for the news that it will never come."""
-    first = state.participants[0]
+    first, me = state.participants[0], executor.me.inc
     found: list[RendezvousStoreInfo] = []
     problems: list[RendezvousError] = []
 
+    def closed() -> bool:
+        return executor.state is not None and executor.state.is_closed
+
     def over() -> bool:
         now = executor.state
-        return (
-            executor.role is not Role.MEMBER or now is None or now.round_nonce != state.round_nonce or first in now.gone
-        )
+        if now is None or now.round_nonce != state.round_nonce or first in now.gone or me in now.gone:
+            return True
+        # Closing takes a completed round from nobody (D46).
+        return executor.role is not Role.MEMBER and not closed()
 
-    async def read() -> None:
+    async def take(answer: Awaitable[bytes | None]) -> None:
         try:
-            value = await meta.watch("bootstrap", None)
-            assert value is not None  # it differs from "missing"
-            found.append(RendezvousStoreInfo.decode(value))
+            if (value := await answer) is not None:
+                found.append(RendezvousStoreInfo.decode(value))
         except RendezvousError as exc:
             problems.append(exc)
+
+    async def read() -> None:
+        await take(meta.watch("bootstrap", None))
         tg.cancel_scope.cancel()
 
-    with anyio.move_on_at(env.deadline(max(by, env.now() + 1.0))):
+    with anyio.move_on_at(env.deadline(max(by, env.now() + 1.0))) as scope:
         async with anyio.create_task_group() as tg:
             tg.start_soon(read)
-            while not over():
+            while not over() and not closed():
                 await executor.news()
+            if closed() and not over():
+                # Nobody watches rank 0 any more. If it lives, its address is there in no time.
+                scope.deadline = min(scope.deadline, env.deadline(env.now() + state.settings.expiry))
+                await anyio.sleep_forever()
+            # Rank 0 may have gone after it had published: then the round is received like any other (D8).
+            await take(meta.peek("bootstrap"))
             tg.cancel_scope.cancel()
     if found:
         return found[0]
     if problems:
         raise problems[0]
-    if over():
+    if over() or closed():
         return None
     raise RendezvousTimeoutError(
         f"Round {state.round} of {executor.keys.run_id!r} is complete, but its rank 0, {state.name(first)}, published "

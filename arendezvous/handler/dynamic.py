@@ -13,7 +13,7 @@ import anyio
 from ..backend import P10dRendezvousBackend, RendezvousBackend
 from ..core.codec import decode_state, encode_state
 from ..core.fold import Fresh, close, fence
-from ..core.ops import Me, View, sentence
+from ..core.ops import Me, Role, View, sentence
 from ..core.state import AgreedSettings, Kind, Record, RendezvousState
 from ..errors import RendezvousConnectionError, RendezvousError, RendezvousTimeoutError, RendezvousUsageError
 from ..node import NodeDesc
@@ -90,8 +90,11 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
         self._backend: RendezvousBackend | None = None
         self._executor: Executor | None = None
         self._round: Round | None = None
+        # What ended the round before anybody held it: news may come while the member still waits for rank 0's address.
+        self._early: tuple[MembershipChange, RendezvousError | None] | None = None
         self._info: RendezvousInfo | None = None
         self._failed: str | None = None
+        self._over: tuple[MembershipChange, RendezvousError | None] | None = None
         self._entered = False
         self._warn_of_options()
         self.exit_barrier = params.get_as_seconds("exit_barrier", 300.0) or 300.0
@@ -183,9 +186,9 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
         try:
             await stack.__aexit__(exc_type, exc, tb)
         except BaseExceptionGroup as group:
+            if exc is not None and _leaves(exc) <= _leaves(group):
+                return False  # the user's own exception wins, a group of theirs included
             leaf = _leaf(group)
-            if leaf is exc:
-                return False
             raise leaf from leaf.__cause__
         return False
 
@@ -239,7 +242,8 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
                 self._info.release_port()
             since = self._env.now()
             while True:
-                failed, self._failed = self._failed, None
+                failed, self._failed, self._over = self._failed, None, None
+                self._round = self._early = None  # whatever ends from here on is another round
                 waiter = executor.join(failed=failed is not None)
                 settled = False
                 try:
@@ -295,6 +299,8 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
         me = self._running().me
         if self._info is None or me.last_round < 0:
             return 0  # an outsider
+        if self._running().role is None and me.role in (Role.LEAVING, Role.FINISHED):
+            return 0  # left of its own accord, or its work is done
         if state is None or state.round_nonce != me.round_nonce:
             # This member's round is over without it: it must learn, or it would be a silent orphan (D9).
             return 0 if state is not None and (state.is_closed or state.listed(me.inc)) else 1
@@ -384,6 +390,10 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
     def attach(self, world: Round) -> None:
         """From now on ``world`` is told when its membership ends."""
         self._round = world
+        if self._over is not None:
+            world.end(*self._over)  # it ended while the bootstrap address was awaited
+        if self._early is not None:
+            world.end(*self._early)
 
     def detach(self, world: Round) -> None:
         """``world`` is over."""
@@ -412,8 +422,11 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
         return waiter.reason
 
     def _round_over(self, change: MembershipChange, error: RendezvousError | None) -> None:
+        self._over = self._over or (change, error)
         if self._round is not None:
             self._round.end(change, error)
+        elif self._early is None:
+            self._early = (change, error)
 
     def _running(self) -> Executor:
         if self._executor is None or self._stack is None:
@@ -434,6 +447,13 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
 def _spectator(me: Me, state: RendezvousState | None) -> View:
     """A view of somebody who wants nothing, for a sentence."""
     return View(state=state, records=(), me=me, fresh=Fresh(b"", b""))
+
+
+def _leaves(error: BaseException) -> set[int]:
+    """The identities of the real errors; groups in between are rebuilt on their way through trio."""
+    if isinstance(error, BaseExceptionGroup):
+        return set().union(*(_leaves(inner) for inner in error.exceptions))
+    return {id(error)}
 
 
 def _leaf(error: BaseException) -> BaseException:

@@ -23,6 +23,7 @@ from ..core.fold import Fresh
 from ..core.liveness import targets
 from ..core.ops import Action, Decision, Me, Memory, Role, View, decide, own_record
 from ..core.state import AgreedSettings, Record, RendezvousState
+from ..endpoint import parse_rendezvous_endpoint
 from ..errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -35,6 +36,7 @@ from ..errors import (
 )
 from ..node import NodeDesc
 from ..store.base import DISCONNECT_GRACE, Lease, Store
+from ..store.hosting import is_loopback
 from .announcements import Announcements
 from .changes import MembershipChange, Publisher, difference
 from .entropy import Environment
@@ -411,6 +413,8 @@ class Executor:
         detail = f"{run}: {decision.reason}; waited {waited:.1f} s as {self.me.node}"
         if state is not None and state.nodes:
             detail += f"; here: {state.names(list(state.ring))}"
+        if self._settings.max_nodes > 1 and _is_loopback(self._store.endpoint):
+            detail += "; the endpoint is a loopback address, which nodes on other hosts cannot reach"
         if state is None or len(state.live) < self._settings.min_nodes:
             return RendezvousExhaustedError(self._settings, f"{self._limits.join:g} s", detail)
         return RendezvousTimeoutError(f"The join time-out of {self._limits.join:g} s ended. {detail}")
@@ -627,6 +631,14 @@ class Executor:
             change = MembershipChange("evicted", f"the store was lost: {error}", self.me.last_round, (self.me.node,))
             self._publisher.publish([change])
             self._on_round_over(change, error)
+
+
+def _is_loopback(endpoint: str) -> bool:
+    try:
+        host, _ = parse_rendezvous_endpoint(endpoint, 0)
+    except ValueError:
+        return False  # a path
+    return host == "localhost" or is_loopback(host)
 
 
 def _leaf(error: BaseExceptionGroup[RendezvousError]) -> RendezvousError:

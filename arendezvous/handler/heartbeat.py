@@ -114,7 +114,9 @@ class Observer:
         wanted = set(targets)
         for inc in [inc for inc in self._scopes if inc not in wanted]:
             self._scopes.pop(inc).cancel()
-            self.sightings.pop(inc, None)
+        # A sighting that nobody renews would look like silence later, so it goes with its watch.
+        for inc in [inc for inc in self.sightings if inc not in wanted]:
+            del self.sightings[inc]
         for inc in sorted(wanted - self._scopes.keys()):  # in an order that a simulation can repeat
             scope = self._scopes[inc] = anyio.CancelScope()
             tg.start_soon(self._watch, inc, scope)
@@ -152,7 +154,7 @@ class Observer:
         with scope:
             key = self._keys.beat(inc)
             value = await self._store.peek(key)
-            while True:
+            while self._scopes.get(inc) is scope:  # news may have been on the way when the watch was cancelled
                 now, before = self._env.now(), self.sightings.get(inc)
                 after = absent(before, now) if value is None else seen(before, value, now)
                 self.sightings[inc] = after

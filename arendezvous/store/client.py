@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -10,17 +9,16 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import anyio
-from anyio.lowlevel import checkpoint_if_cancelled
 
-from ..errors import RendezvousConnectionError, RendezvousUsageError, StoreTimeoutError
+from ..errors import RendezvousConnectionError, RendezvousUsageError
 from ..wire import messages as say
 from ..wire.digest import summarize
-from ..wire.errors import WireError
-from ..wire.frames import MAX_FRAME, encode_frame
-from .arguments import check_amount, check_keys, check_pairs, check_ttl, check_value, decode_key, encode_key, name_keys
+from ..wire.frames import MAX_FRAME
+from .arguments import check_amount, check_keys, check_pairs, check_ttl, check_value, decode_key, encode_key
 from .base import DEFAULT_TIMEOUT, Capabilities, LeaseInfo, StoreBase, check_seconds
+from .calls import Calls, check_count
 from .dialer import ConnectFailure, Dialer, Randomness
-from .link import Call, LimitEnded, reason_of
+from .link import reason_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -60,7 +58,7 @@ class TCPLease:
             raise RendezvousUsageError("this lease has ended; open a new one")
         name, value = encode_key(key), check_value(value)
         await self._store._ask(
-            lambda i: say.LeaseSet(i, self._number, self._ttl, name, value), say.Done, f"a write of {key!r}"
+            say.LeaseSet(self._store._id(), self._number, self._ttl, name, value), say.Done, f"a write of {key!r}"
         )
 
 
@@ -87,7 +85,7 @@ class TCPStore(StoreBase):
         ping_limit: Seconds that it then has to answer before the connection counts as lost.
 
     Raises:
-        ValueError: an impossible port or limit.
+        ValueError: an empty host, an impossible port or limit.
 
     Concurrency:
         Any number of tasks of one event loop; any number of calls share the connection. Not thread-safe.
@@ -113,8 +111,11 @@ class TCPStore(StoreBase):
         ping_limit: float = 10.0,
     ) -> None:
         super().__init__(timeout)
-        if connect is None and path is None and not 0 < port <= 65535:
-            raise ValueError(f"a port to dial is 1 to 65535, not {port}")
+        if connect is None and path is None:
+            if not 0 < port <= 65535:
+                raise ValueError(f"a port to dial is 1 to 65535, not {port}")
+            if not host:
+                raise ValueError("the host to dial is empty; give a name or an address")
         limit = check_seconds("connect_timeout", connect_timeout)
         self._host = host
         self._port = port
@@ -124,7 +125,6 @@ class TCPStore(StoreBase):
             if path is not None:
                 endpoint = f"unix:{self._path}"
         self._endpoint = endpoint
-        self._max_frame = max_frame
         self._dialer = Dialer(
             connect or (self._dial_tcp if path is None else self._dial_unix),
             endpoint=endpoint,
@@ -135,7 +135,8 @@ class TCPStore(StoreBase):
             ping_after=ping_after,
             ping_limit=ping_limit,
         )
-        self._ids = 0
+        self._calls = Calls(self._dialer, endpoint=endpoint, max_frame=max_frame)
+        self._id = self._calls.next_id
         self._lease_numbers = 0
         self._tasks: TaskGroup | None = None
 
@@ -191,6 +192,7 @@ class TCPStore(StoreBase):
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         self._tasks.start_soon(self._dialer.run)
+        self._calls.opened = True
         return self
 
     async def __aexit__(
@@ -229,7 +231,7 @@ class TCPStore(StoreBase):
     async def set(self, key: str, value: bytes) -> None:
         """Write ``value``, creating the key or replacing what it had."""
         name, value = encode_key(key), check_value(value)
-        await self._ask(lambda i: say.Set(i, name, value), say.Done, f"a write of {key!r}")
+        await self._ask(say.Set(self._id(), name, value), say.Done, f"a write of {key!r}")
 
     async def get(self, key: str) -> bytes:
         """Wait until ``key`` exists and return its value.
@@ -237,12 +239,12 @@ class TCPStore(StoreBase):
         Raises:
             StoreTimeoutError: the store's own limit ended; the message names the key.
         """
-        return (await self._wait_for([encode_key(key)], want=True))[0]
+        return (await self._calls.wait_for([encode_key(key)], self.timeout, want=True))[0]
 
     async def peek(self, key: str) -> bytes | None:
         """Return the value of ``key`` now, or None when it is missing."""
         name = encode_key(key)
-        return (await self._ask(lambda i: say.Peek(i, name), say.Value, f"a read of {key!r}")).value
+        return (await self._ask(say.Peek(self._id(), name), say.Value, f"a read of {key!r}")).value
 
     async def compare_and_swap(self, key: str, expected: bytes, desired: bytes) -> tuple[bool, bytes]:
         """Replace ``expected`` by ``desired`` atomically; return ``(swapped, value now stored)``.
@@ -268,7 +270,7 @@ class TCPStore(StoreBase):
         """
         name, amount = encode_key(key), check_amount(amount)
         what = f"an addition to {key!r}"
-        return (await self._ask(lambda i: say.Add(i, name, amount), say.Number, what, again=False)).number
+        return (await self._ask(say.Add(self._id(), name, amount), say.Number, what, again=False)).number
 
     async def wait(self, keys: Sequence[str]) -> None:
         """Wait until every one of ``keys`` exists; an empty list returns at once.
@@ -276,12 +278,12 @@ class TCPStore(StoreBase):
         Raises:
             StoreTimeoutError: the store's own limit ended; the message names the missing keys.
         """
-        await self._wait_for(check_keys(keys), want=False)
+        await self._calls.wait_for(check_keys(keys), self.timeout, want=False)
 
     async def check(self, keys: Sequence[str]) -> bool:
         """Whether all of ``keys`` exist now."""
         names = check_keys(keys)
-        return not (await self._ask(lambda i: say.Check(i, names), say.Values, "a check of keys")).values
+        return not (await self._ask(say.Check(self._id(), names), say.Values, "a check of keys")).values
 
     async def delete_key(self, key: str) -> bool:
         """Remove ``key``; True if it existed.
@@ -291,11 +293,11 @@ class TCPStore(StoreBase):
         """
         name = encode_key(key)
         what = f"a removal of {key!r}"
-        return bool((await self._ask(lambda i: say.Delete(i, name), say.Number, what, again=False)).number)
+        return bool((await self._ask(say.Delete(self._id(), name), say.Number, what, again=False)).number)
 
     async def num_keys(self) -> int:
         """How many keys exist."""
-        return (await self._ask(say.NumKeys, say.Number, "a count of keys")).number
+        return (await self._ask(say.NumKeys(self._id()), say.Number, "a count of keys")).number
 
     async def append(self, key: str, value: bytes) -> None:
         """Append ``value`` to what ``key`` holds (missing counts as empty).
@@ -304,7 +306,7 @@ class TCPStore(StoreBase):
             RendezvousConnectionError: also when the connection was lost before the answer came: it may be appended.
         """
         name, value = encode_key(key), check_value(value)
-        await self._ask(lambda i: say.Append(i, name, value), say.Number, f"an append to {key!r}", again=False)
+        await self._ask(say.Append(self._id(), name, value), say.Number, f"an append to {key!r}", again=False)
 
     async def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Wait for all of ``keys`` and return their values in that order, all of one moment.
@@ -312,7 +314,7 @@ class TCPStore(StoreBase):
         Raises:
             StoreTimeoutError: the store's own limit ended; the message names the missing keys.
         """
-        return await self._wait_for(check_keys(keys), want=True)
+        return await self._calls.wait_for(check_keys(keys), self.timeout, want=True)
 
     async def multi_set(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
         """Write all pairs at one moment.
@@ -321,13 +323,13 @@ class TCPStore(StoreBase):
             ValueError: the two sequences differ in length.
         """
         pairs = check_pairs(keys, values)
-        _check_count(len(pairs))
-        await self._ask(lambda i: say.MultiSet(i, pairs), say.Done, "a write of several keys")
+        check_count(len(pairs))
+        await self._ask(say.MultiSet(self._id(), pairs), say.Done, "a write of several keys")
 
     async def scan(self, prefix: str) -> list[tuple[str, bytes]]:
         """Every key that starts with ``prefix`` and its value, in the order in which the keys were created."""
         name = encode_key(prefix)
-        reply = await self._ask(lambda i: say.Scan(i, name), say.Pairs, f"a scan of {prefix!r}")
+        reply = await self._ask(say.Scan(self._id(), name), say.Pairs, f"a scan of {prefix!r}")
         return [(decode_key(key), value) for key, value in reply.pairs]
 
     async def watch(self, key: str, held: bytes | None) -> bytes | None:
@@ -341,8 +343,8 @@ class TCPStore(StoreBase):
         name = encode_key(key)
         # Once, not at each reconnect: it may be long.
         held_summary = None if held is None else summarize(check_value(held))
-        call = self._new_call(lambda i: say.Watch(i, name, held_summary))
-        return (await self._exchange(call, say.Value, f"a watch of {key!r}", again=True)).value
+        request = say.Watch(self._id(), name, held_summary)
+        return (await self._calls.exchange(request, say.Value, f"a watch of {key!r}")).value
 
     def lease(self, ttl: float) -> AbstractAsyncContextManager[TCPLease]:
         """Open a lease: keys set through it are gone at the latest ``ttl`` seconds after its last refresh.
@@ -355,108 +357,19 @@ class TCPStore(StoreBase):
     async def leases(self, prefix: str) -> list[LeaseInfo]:
         """Every leased key that starts with ``prefix``; ages are on the server's clock."""
         name = encode_key(prefix)
-        reply = await self._ask(lambda i: say.Leases(i, name), say.LeaseList, f"a list of leases of {prefix!r}")
+        reply = await self._ask(say.Leases(self._id(), name), say.LeaseList, f"a list of leases of {prefix!r}")
         return [LeaseInfo(decode_key(key), age, ttl, attached) for key, age, ttl, attached in reply.leases]
 
     # How a call goes
 
+    def _ask(self, request: say.Request, answer: type[_R], what: str, *, again: bool = True) -> Awaitable[_R]:
+        return self._calls.ask(request, answer, what, self.timeout, again=again)
+
     async def _swap(self, key: str, expected: bytes, desired: bytes) -> tuple[bool, bytes | None]:
         name, wanted, desired = encode_key(key), summarize(check_value(expected)), check_value(desired)
-        what = f"a compare-and-swap of {key!r}"
-        reply = await self._ask(lambda i: say.CompareAndSwap(i, name, wanted, desired), say.Swapped, what, again=False)
+        request = say.CompareAndSwap(self._id(), name, wanted, desired)
+        reply = await self._ask(request, say.Swapped, f"a compare-and-swap of {key!r}", again=False)
         return reply.swapped, desired if reply.swapped else reply.value
-
-    async def _ask(self, make: Callable[[int], say.Request], answer: type[_R], what: str, *, again: bool = True) -> _R:
-        """Make a call that the server answers at once."""
-        limit = self.timeout
-        try:
-            return await self._exchange(self._new_call(make), answer, what, again=again, limit=limit)
-        except LimitEnded:
-            if self._dialer.link is None:
-                raise self._dialer.unreachable() from self._dialer.last_failure
-            raise RendezvousConnectionError(
-                f"the store at {self._endpoint} did not answer {what} within {limit:.3g} s; "
-                "is it stopped or overloaded?"
-            ) from None
-
-    async def _wait_for(self, keys: list[bytes], *, want: bool) -> list[bytes]:
-        """Make a call that the server answers when all of ``keys`` exist."""
-        _check_count(len(keys))
-        limit = self.timeout
-        call = self._new_call(lambda i: say.Get(i, keys, want))
-        try:
-            return (await self._exchange(call, say.Values, "a wait for keys", again=True, limit=limit)).values
-        except LimitEnded:
-            if self._dialer.link is None:
-                raise self._dialer.unreachable() from self._dialer.last_failure
-        missing = keys if len(keys) == 1 else await self._still_missing(keys)
-        names = name_keys([decode_key(key) for key in missing])
-        raise StoreTimeoutError(
-            f"waited {limit:.3g} s for {names} in the store at {self._endpoint}, which nobody has set"
-        )
-
-    async def _still_missing(self, keys: list[bytes]) -> list[bytes]:
-        call = self._new_call(lambda i: say.Check(i, keys))
-        with suppress(RendezvousConnectionError, LimitEnded):
-            return (await self._exchange(call, say.Values, "a check of keys", again=True, limit=0.5)).values or keys
-        return keys
-
-    def _new_call(self, make: Callable[[int], say.Request]) -> tuple[say.Request, bytes]:
-        self._ids += 1
-        request = make(self._ids)
-        try:
-            return request, encode_frame(say.encode(request), self._max_frame)
-        except WireError as exc:
-            raise ValueError(f"too large for the store at {self._endpoint}: {exc}") from exc
-
-    async def _exchange(
-        self,
-        message: tuple[say.Request, bytes],
-        answer: type[_R],
-        what: str,
-        *,
-        again: bool,
-        limit: float | None = None,
-    ) -> _R:
-        """Make a call on this connection or the next; raises LimitEnded after ``limit`` seconds."""
-        # In a scope that is cancelled already nothing is sent.
-        await checkpoint_if_cancelled()
-        deadline = math.inf if limit is None else anyio.current_time() + limit
-        dialer = self._dialer
-        if self._tasks is None:
-            raise RendezvousUsageError("a TCPStore is used inside `async with`")
-        while True:
-            dialer.check_open()
-            link = dialer.link or await dialer.ready(deadline)
-            call = Call(*message, deadline)
-            link.post(call)
-            try:
-                await call.settled.wait()
-            finally:
-                if not call.settled.is_set():
-                    link.forget(call)
-            reply = call.reply
-            if type(reply) is answer:
-                return reply
-            if isinstance(reply, say.Failed):
-                raise ValueError(reply.text)
-            if reply is not None:
-                raise RendezvousConnectionError(
-                    f"the store at {self._endpoint} answered {what} with {type(reply).__name__}: it is not ours"
-                )
-            if isinstance(call.failure, LimitEnded):
-                raise call.failure
-            dialer.check_open()
-            if isinstance(call.failure, WireError):
-                # Asking again would get the same.
-                raise RendezvousConnectionError(
-                    f"the store at {self._endpoint} answered something that no store of ours says: {call.failure}"
-                ) from call.failure
-            if call.sent and not again:
-                raise RendezvousConnectionError(
-                    f"the connection to the store at {self._endpoint} was lost before the answer to {what} came "
-                    f"({call.failure}): the outcome is unknown, read the key to learn it"
-                ) from call.failure
 
     # Leases
 
@@ -464,7 +377,7 @@ class TCPStore(StoreBase):
     async def _lease(self, ttl: float) -> AsyncIterator[TCPLease]:
         self._lease_numbers += 1
         lease = TCPLease(self, self._lease_numbers, ttl)
-        await self._ask(lambda i: say.LeaseOpen(i, lease._number, ttl), say.Done, "a lease")
+        await self._ask(say.LeaseOpen(self._id(), lease._number, ttl), say.Done, "a lease")
         try:
             yield lease
         finally:
@@ -482,8 +395,8 @@ class TCPStore(StoreBase):
         # Shielded until the store is closed: the next connection would bring the lease back to life, so it is told.
         try:
             with anyio.CancelScope(shield=True), suppress(RendezvousConnectionError):
-                call = self._new_call(lambda i: say.LeaseClose(i, number))
-                await self._exchange(call, say.Number, "the end of a lease", again=True)
+                request = say.LeaseClose(self._id(), number)
+                await self._calls.exchange(request, say.Number, "the end of a lease")
         finally:
             ended.set()
 
@@ -492,14 +405,12 @@ class TCPStore(StoreBase):
     async def _dial_tcp(self) -> ByteStream:
         try:
             return await anyio.connect_tcp(self._host, self._port)
-        except (socket.gaierror, UnicodeError) as exc:
+        except socket.gaierror as exc:
             raise ConnectFailure(f"the name {self._host!r} does not resolve ({reason_of(exc)})") from exc
+        except ValueError as exc:
+            # A label that is too long, say, or a character that no name has: waiting would not help.
+            raise ConnectFailure(f"{self._host!r} is no host name ({reason_of(exc)})", final=True) from exc
 
     async def _dial_unix(self) -> ByteStream:
         assert self._path is not None
         return await anyio.connect_unix(self._path)
-
-
-def _check_count(keys: int) -> None:
-    if keys > say.MAX_KEYS:
-        raise ValueError(f"{keys} keys in one call; at most {say.MAX_KEYS} fit")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
@@ -37,6 +36,7 @@ from .base import DEFAULT_TIMEOUT, Capabilities, LeaseInfo, StoreBase
 from .filedisk import Disk
 from .filelocks import Busy, Held
 from .filelog import Append, Delete, Put, Record, Replica
+from .hostclock import host_clock, host_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -292,8 +292,8 @@ class FileStore(StoreBase):
         All are attached: the keys of a lease whose owner has died are gone at once.
         """
         name = encode_key(prefix)
-        found = await self._read(lambda replica: self._disk.list_leases(replica, name))
-        return [replace(info, key=decode_key(key)) for key, info in found]
+        found = await self._read(lambda replica: replica.leased(name, host_clock(), host_time()))
+        return [LeaseInfo(decode_key(key), age, ttl, True) for key, age, ttl in found]
 
     async def aclose(self) -> None:
         """Close the file; idempotent. Calls in flight raise :class:`RendezvousConnectionError`."""
@@ -304,7 +304,7 @@ class FileStore(StoreBase):
         if self._disk.closing:
             # A call is at work in the thread, at whose end everything is closed.
             with anyio.move_on_after(_FAREWELL, shield=True):
-                await anyio.to_thread.run_sync(_nothing, limiter=self._limiter)
+                await anyio.to_thread.run_sync(lambda: None, limiter=self._limiter)
         await checkpoint()
 
     # Calls
@@ -423,9 +423,12 @@ class FileStore(StoreBase):
         for changed in self._disk.take_changes():
             if changed != set():
                 self._interval = _POLL_MIN
-            for waits in [self._waits] if changed is None else [self._waiting.get(key, ()) for key in changed]:
-                for wait in waits:
-                    wait.news.set()
+            if changed is None:
+                woken = list(self._waits)
+            else:
+                woken = [wait for key in changed for wait in self._waiting.get(key, ())]
+            for wait in woken:
+                wait.news.set()
 
     @asynccontextmanager
     async def _lease(self, ttl: float) -> AsyncIterator[FileLease]:
@@ -446,7 +449,3 @@ class FileStore(StoreBase):
 
 def _jitter() -> float:
     return int.from_bytes(os.urandom(2), "big") / 65536
-
-
-def _nothing() -> None:
-    """Wait for the thread."""

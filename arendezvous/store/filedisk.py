@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 from weakref import WeakSet
 
 from ..errors import RendezvousConnectionError, RendezvousStateError, RendezvousUsageError
-from .base import LeaseInfo
 from .filelocks import Busy, Held, LeaseLocks, refuse, try_lock
 from .filelog import (
     FORMAT,
@@ -177,17 +176,6 @@ class Disk:
         """Return the keys that the calls so far have seen change, of each call; None = any. For the event loop."""
         while self._news:
             yield self._news.popleft()
-
-    def list_leases(self, replica: Replica, prefix: bytes) -> list[tuple[bytes, LeaseInfo]]:
-        """Return every leased key that starts with ``prefix``; ``LeaseInfo.key`` is left empty."""
-        now, clock = host_time(), host_clock()
-        found = [
-            (key, LeaseInfo("", max(0.0, now - lease.refreshed(clock)), lease.ttl, True))
-            for lease in replica.leases.values()
-            for key in lease.keys
-            if key.startswith(prefix)
-        ]
-        return sorted(found, key=lambda pair: pair[0])
 
     def close(self) -> None:
         """Close every file; idempotent. A call at work in another thread does it when it ends."""

@@ -255,6 +255,15 @@ class Replica:
         """Return the keys that start with ``prefix`` and their values in the order of their creation."""
         return [(key, item.value) for key, item in self.items.items() if key.startswith(prefix)]
 
+    def leased(self, prefix: bytes, clock: bytes, now: float) -> list[tuple[bytes, float, float]]:
+        """Return ``(key, age, ttl)`` of every leased key that starts with ``prefix``, ordered by key."""
+        return sorted(
+            (key, max(0.0, now - lease.refreshed(clock)), lease.ttl)
+            for lease in self.leases.values()
+            for key in lease.keys
+            if key.startswith(prefix)
+        )
+
     def apply(self, records: Iterable[Record], now: float) -> None:
         """Take in the records of one frame.
 

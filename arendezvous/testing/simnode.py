@@ -16,6 +16,7 @@ from ..errors import (
     RendezvousConnectionError,
     RendezvousError,
     RendezvousGracefulExitError,
+    RendezvousSettingsError,
     RendezvousTimeoutError,
 )
 from ..handler.dynamic import DynamicRendezvousHandler
@@ -187,6 +188,8 @@ class Life:
         if isinstance(error, RendezvousTimeoutError):
             if self._calm:
                 raise _Over("nobody came")
+        elif isinstance(error, RendezvousSettingsError) and self.run_plan.options["rank_order"] == "node_rank":
+            pass  # the ghost of a vanished node may still claim its successor's rank
         elif not isinstance(error, RendezvousConnectionError):
             self._checker.violation(f"{self.name} could not join: {error!r}")
             raise _Over("a surprise")

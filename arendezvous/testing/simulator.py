@@ -233,6 +233,7 @@ class _Simulation:
             return
         checker.note("at rest")
         now = anyio.current_time()
+        table.expire(now)
         leases = len(table.leases(b"", now))
         alive = sum(not life.dead and not life.over and life.executor is not None for life in self._lives)
         if leases != alive:

@@ -63,7 +63,8 @@ def test_two_agents_agree_and_their_workers_get_the_environment(stage: Stage) ->
         "names = 'MASTER_ADDR MASTER_PORT RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE '\\\n"
         "    'ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT '\\\n"
         "    'TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_USE_AGENT_STORE'\n"
-        "print(json.dumps({name: os.environ[name] for name in names.split()}), flush=True)\n"
+        # One write: the workers of a node share a pipe.
+        "os.write(1, json.dumps({name: os.environ[name] for name in names.split()}).encode() + b'\\n')\n"
     )
     one = stage.agent(script, "--nproc-per-node", "1", "--max-restarts", "4", nnodes="2")
     other = stage.agent(script, "--nproc_per_node", "2", "--max_restarts=4", nnodes="2")
@@ -170,7 +171,8 @@ def test_a_worker_that_fails_restarts_everybody_and_all_count_the_same(stage: St
     assert [agent.wait() for agent in agents] == [0, 0]
     for agent in agents:
         assert [line.split()[1] for line in agent.lines if line.startswith("ROUND")] == ["0", "1"]
-    assert any("exited with status 5; joining again (failure 1 of at most 1)" in agent.output for agent in agents)
+    assert any("exited with status 5" in agent.output for agent in agents)
+    assert any("joining again after failure 1 of at most 1" in agent.output for agent in agents)
     stage.expect_no_orphans()
 
 
@@ -316,7 +318,22 @@ def test_a_join_that_times_out_is_status_3_with_counts(stage: Stage) -> None:
     assert agent.wait() == 3
     assert "1/2 nodes joined" in agent.output
     assert "min_nodes=2" in agent.output
+    assert "The endpoint host 127.0.0.1 is loopback: only agents on this machine can come." in agent.output
     assert "Traceback" not in agent.output
+
+
+def test_a_run_id_that_is_done_is_status_0_and_says_that_nothing_ran(stage: Stage) -> None:
+    assert stage.agent("pass", nnodes="1").wait() == 0
+    late = stage.agent("print('RAN')", nnodes="1")
+    assert late.wait() == 0
+    assert "RAN" not in late.output
+    assert "the job 'job' is over and did not need this node; a new job needs a new --rdzv-id" in late.output
+
+
+def test_agents_that_start_together_share_one_store(stage: Stage) -> None:
+    agents = [stage.agent("pass", nnodes="4") for _ in range(4)]
+    assert [agent.wait(40) for agent in agents] == [0] * 4
+    assert sum("started the store at" in agent.output for agent in agents) == 1
 
 
 def test_settings_that_differ_are_status_3_and_name_both(stage: Stage) -> None:

@@ -250,8 +250,7 @@ async def test_a_node_with_other_settings_is_told_both_values_and_leaves(change:
     async with MemoryStore() as store, Node(store, params(4, 4)) as a, anyio.create_task_group() as tg:
         tg.start_soon(a.join)
         await anyio.sleep(0.1)
-        low, high = change.pop("low", 4), change.pop("high", 4)
-        async with Node(store, params(low, high, **change)) as other:
+        async with Node(store, params(**{"low": 4, "high": 4, **change})) as other:
             with fail_after(2), pytest.raises(RendezvousSettingsError) as caught:
                 await other.join()
             for value in (*values, RUN_QUOTED):
@@ -284,8 +283,8 @@ async def test_settings_bind_nobody_once_everybody_has_left() -> None:
 @pytest.mark.parametrize("attempt", range(5))
 async def test_a_member_that_rejoins_at_once_does_not_change_the_world_of_slow_readers(attempt: int) -> None:
     """D8 (a), D16: b comes back before a and c have looked; all three have the ranks of one frozen round."""
-    async with MemoryStore() as store, Node(store, params(3, 3)) as a, Node(store, params(3, 3)) as b:
-        async with Node(store, params(3, 3)) as c, anyio.create_task_group() as tg:
+    async with MemoryStore() as store, Node(store, params(3, 3, "127.0.0.2")) as a, Node(store, params(3, 3, "127.0.0.1")) as b:
+        async with Node(store, params(3, 3, "127.0.0.3")) as c, anyio.create_task_group() as tg:
             held = anyio.Event()
 
             async def slow(name: str, args: tuple) -> None:
@@ -634,7 +633,7 @@ async def test_a_members_death_is_told_after_the_expiry_and_not_before() -> None
         b.line.cut()
         with fail_after(2):
             await until(a.handler.num_nodes_waiting)
-        assert EXPIRY - 0.1 <= anyio.current_time() - last_beat <= EXPIRY + 0.15
+        assert EXPIRY - 0.11 <= anyio.current_time() - last_beat <= EXPIRY + 0.15
         assert not await a.handler.is_closed()
         with fail_after(2):
             info = await a.join()
@@ -891,7 +890,7 @@ async def test_a_member_waits_in_the_rounds_store_for_what_another_writes() -> N
         await one.store.set("1", b"x")
         async with anyio.create_task_group() as tg:
             tg.start_soon(two.store.wait, ["1", "2"])
-            await anyio.wait_all_tasks_blocked()
+            await anyio.sleep(1)
             await one.store.set("2", b"y")
         assert await two.store.multi_get(["2", "1"]) == [b"y", b"x"]
         assert await one.store.add("n", 2) == 2

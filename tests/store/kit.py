@@ -1,10 +1,17 @@
-"""Clients that say what they are told to, and networks in memory that break when they are told to."""
+"""Clients that say what they are told to, networks in memory that break when told to, servers in their own process."""
 
 from __future__ import annotations
 
+import json
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 import anyio
 from anyio.abc import ByteStream, TaskGroup
@@ -86,3 +93,69 @@ class Net:
 async def in_memory(body: Callable[[Net], Awaitable[None]]) -> None:
     async with StoreService() as service, anyio.create_task_group() as tasks:
         await body(Net(service, tasks))
+
+
+class StoreProcess:
+    """A server in a process of its own; see :mod:`tests.store.serving`.
+
+    Args:
+        loop: asyncio, uvloop or trio.
+        port: Its port; 0 = any.
+        nofile: How many descriptors it may have.
+    """
+
+    def __init__(self, loop: str, port: int = 0, nofile: int | None = None) -> None:
+        command = [sys.executable, "-m", "tests.store.serving", loop, str(port)]
+        self._process = subprocess.Popen(
+            command if nofile is None else [*command, str(nofile)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=pathlib.Path(__file__).parents[2],
+        )
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        try:
+            self.port = (await self._hear())["port"]
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """End it as nothing else does; what it held is gone."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, such as SIGSTOP."""
+        self._process.send_signal(number)
+
+    async def status(self) -> dict[str, Any]:
+        """What it uses and whom it serves."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        # Looked up from outside: a server that is out of descriptors could not open these.
+        proc = pathlib.Path("/proc", str(self._process.pid))
+        rss = int((proc / "statm").read_text().split()[1]) * resource.getpagesize()
+        return {**await self._hear(), "rss": rss, "fds": len(os.listdir(proc / "fd"))}
+
+    async def close(self) -> dict[str, Any]:
+        """Have it close; return how long that took."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return await self._hear()
+
+    async def _hear(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        # Abandoned, because a test whose patience has ended must not wait for a server that never speaks.
+        line = await anyio.to_thread.run_sync(self._process.stdout.readline, abandon_on_cancel=True)
+        return json.loads(line)  # type: ignore[no-any-return]

@@ -63,6 +63,7 @@ async def test_file(check: Check, tmp_path: Path) -> None:
     assert await check(lambda: FileStore(tmp_path / "store"), patience=PATIENCE)
 
 
+@pytest.mark.parametrize("anyio_backend", [("trio", {})], ids=["trio"], indirect=True)
 @every_check
 async def test_prefix_over_file(check: Check, tmp_path: Path) -> None:
     async with FileStore(tmp_path / "store") as one, FileStore(tmp_path / "store") as two:

@@ -160,6 +160,15 @@ def test_a_refresh_is_dated_by_the_owners_clock_if_it_can_be_read_else_by_when_i
     assert (lease.refreshed(b"theirs"), lease.refreshed(b"mine")) == (1000.0, 7.0)
 
 
+def test_leased_keys_are_listed_with_their_age() -> None:
+    one, two = LEASES
+    replica = born(
+        Beat(one, 5.0, b"c", 1.0, b"b", b""), Beat(two, 9.0, b"c", 3.0, b"a", b""), Put(b"ab", b""), Delete(b"none")
+    )
+    assert replica.leased(b"", b"c", 4.0) == [(b"a", 1.0, 9.0), (b"b", 3.0, 5.0)]
+    assert replica.leased(b"a", b"c", 2.0) == [(b"a", 0.0, 9.0)]
+
+
 def test_a_log_that_is_read_again_does_not_make_old_refreshes_young() -> None:
     beat = Beat(LEASES[0], 5.0, b"theirs", 1000.0, b"k", b"")
     first = born()
