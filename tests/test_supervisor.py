@@ -210,7 +210,7 @@ def test_what_a_worker_leaves_behind_is_ended_when_the_last_worker_has_gone(pilo
 
 
 def test_stop_sends_the_signal_that_was_asked_for(pilot: Pilot) -> None:
-    script = "import time\nprint('up', flush=True)\ntry: time.sleep(600)\nexcept KeyboardInterrupt: raise SystemExit(5)"
+    script = "import time\ntry: print('up', flush=True); time.sleep(600)\nexcept KeyboardInterrupt: raise SystemExit(5)"
     pilot.go(python(script))
     assert pilot.written() == b"up"
     pilot.send("stop", str(int(signal.SIGINT)), "10")

@@ -26,7 +26,7 @@ _SUPERVISOR = Path(__file__).resolve().parent.parent / "supervisor.py"
 _READY_LIMIT = 30.0
 #: Seconds beyond the grace after which a supervisor is taken for broken and its group is killed from here.
 _MARGIN = 5.0
-#: Seconds that killed processes have to be gone; where nobody reaps orphans (a container without an init) they never are.
+#: Seconds that killed processes have to be gone; where nobody reaps orphans (no init in a container) they never are.
 _DYING = 1.0
 
 

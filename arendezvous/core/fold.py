@@ -324,17 +324,26 @@ def _settle(
         if queue and len(participants) < settings.max_nodes and "promote" in rules:
             free = settings.max_nodes - len(participants)
             participants, queue = participants + queue[:free], queue[free:]
-        if _is_full(len(participants), settings, evidence) and evidence.shaky.isdisjoint(participants):
+        # A suspect that a newer record let back in is no more certain than one whose connection dropped (P5.6).
+        doubtful = not (evidence.shaky.isdisjoint(participants) and evidence.suspects.isdisjoint(participants))
+        if _is_full(len(participants), settings, evidence) and not doubtful:
             draft.complete = True
             order = order_nodes([draft.nodes[inc] for inc in participants], settings.rank_order)
             participants = [node.incarnation for node in order]
+    if gen == state.gen and len(state.folded) - len(state.nodes) > tombstone_limit:
+        # Together with another change and never for its own sake, so that nobody writes only to forget.
+        kept = draft.folded
+        _forget(state, draft)
+        bumped = True
+    else:
+        kept, bumped = draft.folded, False
     after = RendezvousState(
         settings=settings,
         epoch=state.epoch,
-        nonce=state.nonce,
+        nonce=fresh.nonce,
         round_nonce=round_nonce,
         closed=Closed.DONE if done else Closed.NO,
-        gen=gen,
+        gen=gen + bumped,
         round=number,
         complete=draft.complete,
         participants=tuple(participants),
@@ -346,14 +355,19 @@ def _settle(
         failures=failures,
         floor=max(floor, number),
     )
-    before = state if state.floor == after.floor else replace(state, floor=after.floor)
-    if after == before:
-        return state
-    if gen == state.gen and len(state.folded) - len(state.nodes) > tombstone_limit:
-        # Together with another change and never for its own sake, so that nobody writes only to forget.
-        _forget(state, draft)
-        after = replace(after, gen=gen + 1, folded=draft.folded)
-    return replace(after, nonce=fresh.nonce)
+    changed = (
+        done
+        or round_nonce != state.round_nonce
+        or after.complete != state.complete
+        or number != state.round
+        or after.participants != state.participants
+        or after.queue != state.queue
+        or after.gone != state.gone
+        or after.finished != state.finished
+        or kept != state.folded
+        or settings != state.settings
+    )
+    return after if changed else state
 
 
 def _forget(state: RendezvousState, draft: _Draft) -> None:

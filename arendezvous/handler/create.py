@@ -74,7 +74,7 @@ async def open_store(params: RendezvousParameters) -> AsyncIterator[tuple[Store,
     """
     timeout = read_timeout(params)
     if store_type(params) == "file":
-        async with FileStore(_file_path(params), timeout=timeout) as store:
+        async with FileStore(file_path(params), timeout=timeout) as store:
             yield store, None
         return
     host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
@@ -116,7 +116,7 @@ async def _host(stack: AsyncExitStack, params: RendezvousParameters, host: str, 
     return server
 
 
-def _file_path(params: RendezvousParameters) -> Path:
+def file_path(params: RendezvousParameters) -> Path:
     """The endpoint is the path; without one, nodes of one run on one host meet in the temporary directory (D40)."""
     if params.endpoint.strip():
         return Path(params.endpoint)

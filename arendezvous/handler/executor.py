@@ -307,7 +307,8 @@ class Executor:
             decision = self._decide()
             if self._corrupt is not None and decision.action not in (Action.TIMEOUT, Action.ACKNOWLEDGED):
                 # What is stored cannot be read: whoever waits goes on waiting, a repaired key heals it (D39).
-                await self._sleep(min(decision.wake_at, self.memory.join_since + self._limits.join))
+                patience = self.memory.join_since + self._limits.join if self.role is Role.JOINING else math.inf
+                await self._sleep(min(decision.wake_at, patience))
                 continue
             if not self._records_fresh and (
                 (decision.action is Action.FOLD
@@ -444,9 +445,9 @@ class Executor:
         try:
             self._adopt(await self._backend.get_state())
         except RendezvousStateError as exc:
-            if self.state is None and self.role is Role.JOINING and not self._sent:
-                raise  # the first look of a join: tell its caller at once
             self._corrupted(exc)
+        if self._corrupt is not None and self.state is None and self.role is Role.JOINING and not self._sent:
+            raise self._corrupt  # the first look of a join: tell its caller at once
         self._known = True
 
     async def _scan(self) -> None:

@@ -15,7 +15,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from ..core.liveness import Sighting, absent, seen
-from ..errors import RendezvousConnectionError, RendezvousError
+from ..errors import RendezvousConnectionError
 from ..store.base import Lease, Store
 from .entropy import Environment
 from .keys import Keys
@@ -79,7 +79,7 @@ class Heart:
             due = max(due + self._interval, now)
             try:
                 await self.beat(lease)
-            except RendezvousError as exc:
+            except Exception as exc:  # noqa: BLE001  whatever a store raises, the next beat may get through (R52)
                 self.failed += 1
                 logger.warning("heartbeat %d failed (%d so far): %s", self._count, self.failed, exc)
 
@@ -145,8 +145,9 @@ class Observer:
             if info is None:
                 self.sightings[inc] = absent(before, now)
             elif not info.attached:
-                value = before.value if before is not None and before.value is not None else b""
-                self.sightings[inc] = seen(before, value, now, attached=False)
+                known = before if before is not None and before.value is not None else None
+                value = b"" if known is None or known.value is None else known.value
+                self.sightings[inc] = seen(known, value, now, attached=False)
             elif before is not None and before.absent is not None:
                 self.sightings[inc] = replace(before, absent=None, dropped=False)
 

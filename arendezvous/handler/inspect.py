@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import anyio
+
 from ..backend import P10dRendezvousBackend
 from ..core.codec import decode_state
 from ..endpoint import parse_rendezvous_endpoint
-from ..errors import RendezvousStateError
+from ..errors import RendezvousConnectionError, RendezvousStateError
 from ..params import RendezvousParameters
 from ..store.base import Store
-from .create import DEFAULT_PORT, connect_store, memory_stores, open_store, read_timeout, store_type
+from .create import DEFAULT_PORT, connect_store, file_path, memory_stores, open_store, read_timeout, store_type
 from .keys import Keys
 from .status import RendezvousStatus, describe
 
@@ -22,8 +24,13 @@ __all__ = ("inspect", "reset")
 async def _as_client(params: RendezvousParameters) -> AsyncIterator[Store]:
     timeout = read_timeout(params)
     if params.backend == "memory":
+        if params.endpoint not in memory_stores:
+            raise RendezvousConnectionError(f"This process has no memory store {params.endpoint!r}.")
         yield memory_stores[params.endpoint]
     elif store_type(params) == "file":
+        path = file_path(params)
+        if not await anyio.Path(path).is_file():
+            raise RendezvousConnectionError(f"There is no store file {str(path)!r}.")  # looking must not make one
         async with open_store(params) as (store, _):
             yield store
     else:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+from anyio.abc import SocketStream
 
 from ..wire import messages as say
 from ..wire.errors import WireError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from .service import StoreService
     from .table import Waiter
 
-__all__ = ("ROOT", "Connection")
+__all__ = ("ROOT", "Connection", "close_stream")
 
 _log = logging.getLogger("arendezvous.store.server")
 
@@ -33,6 +34,19 @@ _MAX_BACKLOG: Final = 64 * 1024 * 1024
 _MAX_WAITING: Final = 65536
 
 
+async def close_stream(stream: ByteStream) -> None:
+    """Close a stream without any last words, and at once.
+
+    Cancellation:
+        The stream is closed all the same.
+    """
+    if isinstance(stream, SocketStream):
+        # Says nothing and waits for nothing; a cancelled scope for it, as below, would cost more than the rest.
+        await stream.aclose()
+    else:
+        await anyio.aclose_forcefully(stream)
+
+
 class Connection:
     """One client.
 
@@ -40,7 +54,7 @@ class Connection:
         session: Names the client once it has said hello, else None.
         sends: How many pieces have been begun to send.
         sending: Whether one is being sent now.
-        scope: Ends the connection when cancelled.
+        scope: Ends the connection when cancelled; another one once the hellos are exchanged.
     """
 
     def __init__(self, service: StoreService, stream: ByteStream) -> None:
@@ -83,21 +97,38 @@ class Connection:
 
     async def run(self) -> None:
         """Serve until the peer or the server ends it. What the peer does wrong costs only this connection."""
+        rest = None
         try:
             with self.scope:
                 rest = await self._greet()
-                if rest is not None:
-                    async with anyio.create_task_group() as tasks:
-                        tasks.start_soon(self._guard, self._write_news)
-                        await self._guard(self._serve, rest)
-                        tasks.cancel_scope.cancel()
+            if rest is None or self.scope.cancel_called or self._retired:
+                return
+            async with anyio.create_task_group() as tasks:
+                # Instead of the first, not within it: every call looks through all scopes around it.
+                self.scope = tasks.cancel_scope
+                tasks.start_soon(self._guard, self._write_news)
+                await self._guard(self._serve, rest)
         finally:
-            self.retire()
+            self._forget()
 
     def retire(self) -> None:
         """Do nothing for this client any more, whatever it still has under way; end the connection."""
-        self._retired = True
+        self._forget()
         self.scope.cancel()
+
+    async def hang_up(self) -> None:
+        """Do the same by closing the stream, which costs less than a cancellation: a server may have thousands.
+
+        Cancellation:
+            The stream is closed all the same.
+        """
+        self._forget()
+        await close_stream(self._stream)
+
+    def _forget(self) -> None:
+        self._retired = True
+        if self._wake is not None:
+            self._wake.set()
         for waiter in self._waiters.values():
             waiter.cancel()
         self._waiters.clear()
@@ -114,7 +145,8 @@ class Connection:
             _log.warning("dropping a store client: %s", exc)
         except Exception:  # noqa: BLE001 - a mistake in handling one client must not reach the others
             _log.exception("dropping a store client: its request could not be handled")
-        self.scope.cancel()
+        if not self._retired:
+            self.retire()
 
     async def _greet(self) -> bytes | None:
         """Exchange hellos; return what the client sent after its own, or None if it is not to be served."""
@@ -197,7 +229,7 @@ class Connection:
             self._wake.set()
 
     async def _write_news(self) -> None:
-        while True:
+        while not self._retired:
             while self._out and not self.sending:
                 await self._flush()
             self._wake = anyio.Event()

@@ -14,7 +14,7 @@ import anyio
 from ..wire.frames import MAX_FRAME
 from ..wire.hello import EPOCH_SIZE
 from .base import DISCONNECT_GRACE
-from .connection import ROOT, Connection
+from .connection import ROOT, Connection, close_stream
 from .table import Table
 
 if TYPE_CHECKING:
@@ -115,10 +115,12 @@ class StoreService:
             Works in a cancelled scope too: it takes at most a second and is shielded for that long.
         """
         self._closed = True
-        for connection in list(self._connections):
-            connection.retire()
         with anyio.move_on_after(1, shield=True):
+            for connection in list(self._connections):
+                await connection.hang_up()
             await self._until(lambda: not self._connections)
+        for connection in self._connections:
+            connection.retire()
         self._scope.cancel()
 
     async def serve_stream(self, stream: ByteStream) -> None:
@@ -139,9 +141,12 @@ class StoreService:
                 await connection.run()
         finally:
             self._left(connection)
-            await anyio.aclose_forcefully(stream)
-            self._connections.discard(connection)
-            self._notify()
+            try:
+                await close_stream(stream)
+            finally:
+                # Also where a cancelled scope around this cuts the closing short: the socket itself is closed.
+                self._connections.discard(connection)
+                self._notify()
 
     async def wait_idle(self, seconds: float, *, from_start: bool = True) -> None:
         """Return when no client has been connected for ``seconds``.

@@ -25,6 +25,8 @@ __all__ = ("Checker", "WatchedTable")
 
 #: Bytes that stand before the state under its key: the token.
 _HEADER = 16
+#: No plan needs that many states.
+_FLOOD = 1000
 
 
 class WatchedTable(Table):
@@ -55,6 +57,7 @@ class Checker:
         quiet_since: When something else than a heartbeat was last written.
         writes: How many states were written.
         rounds: How many rounds were completed.
+        flood: Set when so many states were written that this will never end.
     """
 
     def __init__(self, plan: Plan, lives: list[Life]) -> None:
@@ -65,11 +68,13 @@ class Checker:
         self.quiet_since = 0.0
         self.writes = 0
         self.rounds = 0
+        self.flood = anyio.Event()
         self._worlds: dict[int, tuple[bytes, ...]] = {}
         self._handed: dict[int, dict[int, str]] = {}
         self._common: dict[int, object] = {}
         self._last_round: dict[int, int] = {}
         self._names: dict[bytes, str] = {}
+        self._owners: dict[bytes, Life] = {}
         # Incarnations whose withdrawal was acknowledged, and when.
         self._withdrawn: dict[bytes, float] = {}
 
@@ -97,6 +102,7 @@ class Checker:
         if inc not in self._names:
             self._names[inc] = life.name + "'" * len(life.incs)
             life.incs.append(inc)
+            self._owners[inc] = life
 
     # ---- every write ------------------------------------------------------------------------------------------
 
@@ -114,6 +120,9 @@ class Checker:
             return
         before, self.state = self.state, state
         self.writes += 1
+        if self.writes == _FLOOD:
+            self.violation(f"{_FLOOD} states were written, the last one of round {state.round}")
+            self.flood.set()
         gone = ",".join(f"{self.name(inc)}:{state.gone[inc].value}" for inc in sorted(state.gone, key=self.name))
         self.note(
             f"state {state.nonce.hex()[:4]} round {state.round}{'!' if state.complete else ''} gen {state.gen} "
@@ -142,6 +151,14 @@ class Checker:
                     f"{self.name(inc)} is in round {state.round}, although its withdrawal was acknowledged at "
                     f"{self._withdrawn[inc]:.6f}"
                 )
+
+        for inc in state.participants:
+            for other in state.participants:
+                ghost, successor = self._owners.get(inc), self._owners.get(other)
+                if ghost is None or successor is None or state.nodes[inc].triple != state.nodes[other].triple:
+                    continue
+                if ghost.dead and ghost.ended < successor.started:
+                    self.violation(f"round {state.round} ranks {ghost.name}, which is dead, with its successor")
 
     # ---- what nodes are told ----------------------------------------------------------------------------------
 
@@ -182,7 +199,7 @@ class Checker:
         """Who is listed although it has ended in its own way, in the calm."""
         if self.state is None or self.state.is_closed:
             return []
-        ended = {inc for life in self._lives if life.ended > CALM + 1.0 for inc in life.incs}
+        ended = {inc for life in self._lives if life.over and life.ended > CALM + 1.0 for inc in life.incs}
         return [self.name(inc) for inc in self.state.ring if inc in ended]
 
     # ---- the rest ---------------------------------------------------------------------------------------------

@@ -127,8 +127,8 @@ class _TcpStation(Station):
 
     async def _dial(self) -> ByteStream:
         line, rng = self._line, self._rng
-        weather = line.weather
-        await line.travel(rng.uniform(*weather.delay))
+        await line.travel(rng.uniform(*line.weather.delay))
+        weather = line.weather  # the calm may have come
         if weather.lost_request and rng.random() < 2 * weather.lost_request:
             raise ConnectionRefusedError("refused by the simulation")
         client, server = memory_stream_pair(addresses=((f"10.0.0.{rng.randint(1, 250)}", 1000), ("10.0.0.254", 1)))

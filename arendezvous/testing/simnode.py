@@ -60,7 +60,8 @@ class Life:
         name: What the log calls it.
         dead: It crashed: nothing of it reaches the store any more.
         over: It has ended in its own way and wants nothing.
-        ended: When that was.
+        started: When it began.
+        ended: When it was over, or died.
         phase: What it does.
         round: The round it was handed last.
         incs: The incarnations it has had.
@@ -73,7 +74,7 @@ class Life:
         self.plan, self.run_plan = plan, run
         self.name = f"n{plan.index}.{number}"
         self.dead = self.over = False
-        self.ended = 0.0
+        self.started, self.ended = anyio.current_time(), 0.0
         self.phase, self.round = "starting", -1
         self.incs: list[bytes] = []
         self.executor: Executor | None = None
@@ -93,7 +94,7 @@ class Life:
 
     async def crash(self, *, noticed: bool) -> None:
         """Kill it: it does nothing any more, and nobody is told."""
-        self.dead, self.phase = True, "dead"
+        self.dead, self.phase, self.ended = True, "dead", anyio.current_time()
         self._checker.note(f"{self.name} dies{'' if noticed else ' and its connections stay'}")
         await self.station.died(noticed=noticed)
         self._kill.cancel()

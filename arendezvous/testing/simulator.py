@@ -201,7 +201,10 @@ class _Simulation:
             nodes = [Node(part, plan, self._lives, checker, network, tasks) for part in plan.nodes]
             for node in nodes:
                 tasks.start_soon(node.run)
-            await anyio.sleep_until(CALM)
+            with anyio.move_on_at(CALM):
+                await checker.flood.wait()
+                tasks.cancel_scope.cancel()
+                return
             checker.note("calm")
             for life in self._lives:
                 life.station.calm()
@@ -226,6 +229,8 @@ class _Simulation:
                 since = now
             elif now - max(since, checker.quiet_since) >= idle:
                 break
+            if checker.flood.is_set():
+                return
             await anyio.sleep(0.5)
         else:
             for sentence in unrest or [f"something was still written at {checker.quiet_since:.6f}"]:

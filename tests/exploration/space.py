@@ -524,7 +524,7 @@ class Space:
                     continue
                 waits = False
                 target = None if decision.proposal is None else self.propose(sid, decision.proposal)
-                key = (decision.action, target, cost == 0)
+                key = (decision.action, target, cost == 0, free)
                 if key in done:
                     continue
                 done.add(key)

@@ -99,7 +99,6 @@ async def test_five_thousand_idle_clients_cost_little_and_the_others_are_served(
                         poll.register(sock, select.POLLIN)
                     assert poll.poll(0) == []
                 closed = await server.close()
-                print(after["rss"] - before["rss"], closed)
                 assert closed["connections"] == 0
                 assert closed["whole"] < 2 * SLOW
 

@@ -109,6 +109,48 @@ async def test_a_server_that_stood_still_hears_its_clients_before_it_ends_their_
         await ours.aclose()
 
 
+@VIRTUAL
+async def test_closing_drops_clients_whatever_they_are_at() -> None:
+    async with anyio.create_task_group() as tasks:
+        async with StoreService() as service:
+            clients = []
+            for number in range(3):
+                ours, theirs = memory_stream_pair()
+                tasks.start_soon(service.serve_stream, theirs)
+                clients.append(Raw(ours))
+                if number:
+                    await clients[-1].greet(bytes([number]) * 16)
+            # One has not said hello, one waits for news, one takes nothing of what is sent to it.
+            service.table.set(b"/big", b"x" * 900_000)
+            await clients[1].ask(say.Watch(1, b"k", None))
+            await clients[2].ask(say.Peek(1, b"big"))
+            await anyio.sleep(1)
+            assert (service.connections, service.table.waiting) == (3, 1)
+            began = anyio.current_time()
+            await service.aclose()
+            assert anyio.current_time() == began
+            assert (service.connections, service.table.waiting) == (0, 0)
+            # Whoever comes too late is not served.
+            ours, theirs = memory_stream_pair()
+            await service.serve_stream(theirs)
+            clients.append(Raw(ours))
+        for client in clients:
+            await client.until_closed()
+            await client.stream.aclose()
+
+
+async def test_a_connection_in_a_cancelled_scope_is_not_counted_for_ever() -> None:
+    async with StoreService() as service:
+        ours, theirs = memory_stream_pair()
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(service.serve_stream, theirs)
+                await Raw(ours).greet()
+                scope.cancel()
+        assert (service.connections, service.clients) == (0, 0)
+        await ours.aclose()
+
+
 def test_impossible_settings_are_told_at_once() -> None:
     with pytest.raises(ValueError, match="epoch"):
         StoreService(epoch=b"short")
