@@ -330,20 +330,17 @@ def _settle(
             draft.complete = True
             order = order_nodes([draft.nodes[inc] for inc in participants], settings.rank_order)
             participants = [node.incarnation for node in order]
+    heard = draft.folded
     if gen == state.gen and len(state.folded) - len(state.nodes) > tombstone_limit:
-        # Together with another change and never for its own sake, so that nobody writes only to forget.
-        kept = draft.folded
+        gen += 1
         _forget(state, draft)
-        bumped = True
-    else:
-        kept, bumped = draft.folded, False
     after = RendezvousState(
         settings=settings,
         epoch=state.epoch,
         nonce=fresh.nonce,
         round_nonce=round_nonce,
         closed=Closed.DONE if done else Closed.NO,
-        gen=gen + bumped,
+        gen=gen,
         round=number,
         complete=draft.complete,
         participants=tuple(participants),
@@ -355,6 +352,7 @@ def _settle(
         failures=failures,
         floor=max(floor, number),
     )
+    # Neither the floor nor a new generation is written for its own sake: nobody writes only to forget.
     changed = (
         done
         or round_nonce != state.round_nonce
@@ -364,7 +362,7 @@ def _settle(
         or after.queue != state.queue
         or after.gone != state.gone
         or after.finished != state.finished
-        or kept != state.folded
+        or heard != state.folded
         or settings != state.settings
     )
     return after if changed else state

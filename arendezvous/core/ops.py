@@ -208,7 +208,8 @@ def decide(view: View, now: float) -> Decision:
     redundant = state.is_redundant(me.inc)
     if memory.redundant and not redundant and me.role is Role.JOINING:
         memory = replace(memory, join_since=now)  # a spare that gets a seat has its whole join time again
-    memory = replace(memory, redundant=redundant if not state.is_closed else memory.redundant)
+    if memory.redundant != redundant and not state.is_closed:
+        memory = replace(memory, redundant=redundant)
     verdict = _verdict(view, state, memory, now)
     if verdict is not None:
         return verdict
@@ -297,10 +298,10 @@ def _fold_or_wait(view: View, state: RendezvousState, memory: Memory, now: float
     judgement = judge(
         view.sightings, now, expiry=state.settings.expiry, grace=view.grace, rivals=rivals(state, records)
     )
-    evidence, wake_at = judgement.evidence, judgement.wake_at
+    seen, wake_at = judgement.evidence, judgement.wake_at
     # This node proves itself: it beats, or it would not be here.
-    evidence = replace(evidence, suspects=evidence.suspects - {me.inc}, proven=evidence.proven | {me.inc})
-    place = _place(view, state, evidence, records)
+    suspects, proven = seen.suspects - {me.inc}, seen.proven | {me.inc}
+    place = _place(view, state, suspects, records)
     # Last call: a duration counted from when this observer first saw the minimum reached in this round.
     over = False
     if not state.complete and len(state.participants) >= state.settings.min_nodes:
@@ -313,8 +314,7 @@ def _fold_or_wait(view: View, state: RendezvousState, memory: Memory, now: float
             wake_at = min(wake_at, ends)
     elif memory.min_seen is not None:
         memory = replace(memory, min_seen=None)
-    evidence = replace(evidence, last_call_over=over)
-
+    evidence = Evidence(suspects, proven, seen.shaky, over)
     proposal = fold(
         state,
         records,
@@ -324,7 +324,8 @@ def _fold_or_wait(view: View, state: RendezvousState, memory: Memory, now: float
         tombstone_limit=view.tombstone_limit,
     )
     if proposal is state:
-        memory = replace(memory, work=None)
+        if memory.work is not None:
+            memory = replace(memory, work=None)
         return Decision(Action.WAIT, sentence(view, now, memory), _patience(view, memory, wake_at), memory=memory)
     if memory.work is None:
         memory = replace(memory, work=(now, state.nonce, False))
@@ -348,10 +349,10 @@ def _with_own(view: View, state: RendezvousState) -> tuple[Record, ...]:
     return (*view.records, own)
 
 
-def _place(view: View, state: RendezvousState, evidence: Evidence, records: tuple[Record, ...]) -> int:
+def _place(view: View, state: RendezvousState, suspects: frozenset[bytes], records: tuple[Record, ...]) -> int:
     """This node's turn among those who may fold: the ring first, then the unfolded records (P6)."""
     ring, at = state.ring, state.position(view.me.inc)
-    dead = {state.position(inc) for inc in evidence.suspects} - {-1}
+    dead = {state.position(inc) for inc in suspects} - {-1}
     if at >= 0:
         # The predecessor of a dead node buries it first; who is farther away waits longer.
         return min((k - at - 1) % len(ring) for k in dead) if dead else at

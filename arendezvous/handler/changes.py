@@ -6,7 +6,7 @@ Any number of consumers, each from its call on. A slow consumer gets changes of 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
@@ -86,9 +86,14 @@ class Changes:
 
 
 class Publisher:
-    """Hands each change to every listener, without waiting for any."""
+    """Hands each change to every listener, without waiting for any.
 
-    def __init__(self) -> None:
+    Args:
+        record: Also told of each change.
+    """
+
+    def __init__(self, record: Callable[[MembershipChange], None] | None = None) -> None:
+        self._record = record
         self._listeners: list[Changes] = []
         self._closed = False
 
@@ -109,6 +114,8 @@ class Publisher:
     def publish(self, changes: Iterable[MembershipChange]) -> None:
         """Hand over changes in order."""
         for change in changes:
+            if self._record is not None:
+                self._record(change)
             for listener in tuple(self._listeners):
                 listener.put(change)
 

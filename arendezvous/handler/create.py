@@ -22,6 +22,7 @@ from ..store.memory import MemoryStore
 from ..store.server import TCPStoreServer
 from .base import RendezvousHandler
 from .dynamic import DynamicRendezvousHandler
+from .recording import record_hosting
 from .registry import Creator, RendezvousHandlerRegistry
 from .static import StaticTCPRendezvous
 
@@ -112,7 +113,7 @@ async def _host(stack: AsyncExitStack, params: RendezvousParameters, host: str, 
             raise
         logger.debug("%s is taken; assuming that a sibling serves it", format_endpoint(host, port))
         return None
-    logger.info("this process hosts the rendezvous store at %s", server.endpoint)
+    record_hosting(params.run_id, server.endpoint)
     return server
 
 

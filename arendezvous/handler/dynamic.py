@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -27,6 +28,7 @@ from .entropy import Environment, SystemEnvironment
 from .executor import Counters, Executor, Limits
 from .info import RendezvousInfo, host_name
 from .keys import Keys
+from .recording import Recorder
 from .rounds import Round, RoundKeeper
 from .status import RendezvousStatus, describe
 
@@ -83,7 +85,8 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
         self._name, self._make_backend = backend_name, backend
         self._env: Environment = env if env is not None else SystemEnvironment()
         self._keys = Keys(settings.run_id)
-        self._publisher = Publisher()
+        self._recorder = Recorder(settings.run_id)
+        self._publisher = Publisher(self._recorder.change)
         self._guard = anyio.ResourceGuard("joining")
         self._stack: AsyncExitStack | None = None
         self._store: Store | None = None
@@ -94,7 +97,6 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
         self._early: tuple[MembershipChange, RendezvousError | None] | None = None
         self._info: RendezvousInfo | None = None
         self._failed: str | None = None
-        self._over: tuple[MembershipChange, RendezvousError | None] | None = None
         self._entered = False
         self._warn_of_options()
         self.exit_barrier = params.get_as_seconds("exit_barrier", 300.0) or 300.0
@@ -138,8 +140,12 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
             raise RendezvousUsageError("A rendezvous handler is entered once; make a new one.")
         self._entered = True
         async with AsyncExitStack() as stack:
-            store, reached_by = await stack.enter_async_context(self._connect())
-            self._store = store
+            try:
+                store, reached_by = await stack.enter_async_context(self._connect())
+            except Exception as exc:
+                self._recorder.failed("connecting", exc)
+                raise
+            self._store, self._recorder.endpoint = store, store.endpoint
             self._backend = (
                 self._make_backend(store)
                 if self._make_backend is not None
@@ -154,6 +160,7 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
                 local_world_size=params.local_world_size,
                 attributes=params.attributes or {},
             )
+            self._recorder.node = node
             timeout = self._settings.timeout
             self._executor = Executor(
                 self._env,
@@ -182,6 +189,7 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
         self._publisher.close()
         if self._info is not None:
             self._info.release_port()
+        self._recorder.stopped()
         stack, self._stack = self._stack, None
         try:
             await stack.__aexit__(exc_type, exc, tb)
@@ -240,9 +248,10 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
         try:
             if self._info is not None:
                 self._info.release_port()
+            self._recorder.joining()
             since = self._env.now()
             while True:
-                failed, self._failed, self._over = self._failed, None, None
+                failed, self._failed = self._failed, None
                 self._round = self._early = None  # whatever ends from here on is another round
                 waiter = executor.join(failed=failed is not None)
                 settled = False
@@ -267,7 +276,11 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
                         await self._withdraw(executor)
                 if info is not None:
                     self._info = info
+                    self._recorder.joined(info)
                     return info
+        except RendezvousError as exc:
+            self._recorder.failed("joining", exc)
+            raise
         finally:
             guard.__exit__(None, None, None)
 
@@ -323,6 +336,9 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
             reason=reason,
             previous=self._info.participants if self._info is not None else (),
             bounds=(self._settings.min_nodes, self._settings.max_nodes),
+            wake_at=max(0.0, executor.wake_at - now)
+            if executor.role is not None and executor.wake_at < math.inf
+            else None,
         )
 
     def changes(self) -> Changes:
@@ -390,10 +406,8 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
     def attach(self, world: Round) -> None:
         """From now on ``world`` is told when its membership ends."""
         self._round = world
-        if self._over is not None:
-            world.end(*self._over)  # it ended while the bootstrap address was awaited
         if self._early is not None:
-            world.end(*self._early)
+            world.end(*self._early)  # it ended while the bootstrap address was awaited
 
     def detach(self, world: Round) -> None:
         """``world`` is over."""
@@ -422,7 +436,6 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
         return waiter.reason
 
     def _round_over(self, change: MembershipChange, error: RendezvousError | None) -> None:
-        self._over = self._over or (change, error)
         if self._round is not None:
             self._round.end(change, error)
         elif self._early is None:

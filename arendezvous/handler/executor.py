@@ -127,6 +127,7 @@ class Executor:
         self.role: Role | None = None
         self.memory = Memory()
         self.reason = "this node has not joined"
+        self.wake_at = math.inf
         self.state: RendezvousState | None = None
         self.token: Token | None = None
         self._known = False
@@ -226,7 +227,9 @@ class Executor:
         got = await self._backend.get_state()
         if got is None:
             return None
-        return self.state if got[1] == self.token and self.state is not None else decode_state(got[0])
+        if got[1] == self.token and self.state is not None and self._corrupt is None:
+            return self.state
+        return decode_state(got[0])
 
     # ---- the driver -------------------------------------------------------------------------------------------
 
@@ -311,8 +314,7 @@ class Executor:
                 await self._sleep(min(decision.wake_at, patience))
                 continue
             if not self._records_fresh and (
-                (decision.action is Action.FOLD
-                and self.state is not None)
+                (decision.action is Action.FOLD and self.state is not None)
                 or (self._is_first() and decision.action is Action.WAIT and self.memory.work is None)
             ):
                 await self._interruptibly(self._scan)
@@ -335,7 +337,7 @@ class Executor:
         decision = decide(view, self._env.now())
         if decision.memory.work is None or self.memory.work is None:
             self._jitter = self._env.random()  # drawn once per piece of work, or no turn would ever come
-        self.memory = decision.memory
+        self.memory, self.wake_at = decision.memory, decision.wake_at
         if decision.reason != self.reason:
             self.reason = decision.reason
             logger.debug("%s: %s: %s", self.keys.run_id, self.me.node, self.reason)

@@ -112,9 +112,9 @@ class StaticTCPRendezvous(RendezvousHandler):
             Safe; nothing is withdrawn, since nothing is elastic.
         """
         store = self._open()
-        self._round += 1
+        number = self._round + 1  # counts once it is complete, so that who timed out still meets the others
         size = self._params.max_nodes
-        prefix = f"{self._keys.prefix}static/{self._round}"
+        prefix = f"{self._keys.prefix}static/{number}"
         here = PrefixStore(prefix + "/here", store)
         addr = self._params.local_addr or store.local_address or self._host
         with anyio.move_on_after(self._timeout):
@@ -127,6 +127,7 @@ class StaticTCPRendezvous(RendezvousHandler):
                 self._params.get_as_int("bootstrap_port", None),
                 timeout=self._timeout,
             )
+            self._round = number
             return RendezvousInfo(
                 store=PrefixStore(prefix + "/user", store),
                 rank=self._rank,
@@ -136,7 +137,7 @@ class StaticTCPRendezvous(RendezvousHandler):
                     NodeDesc(found.decode(errors="replace"), 0, rank, node_rank=rank)
                     for rank, found in enumerate(addrs)
                 ),
-                round=self._round,
+                round=number,
                 run_id=self._params.run_id,
             )
         there = {int(key) for key, _ in await here.scan("")}

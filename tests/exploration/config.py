@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from arendezvous.core.fold import ALL_RULES
 from arendezvous.core.ops import DECISION_RULES
 
-__all__ = ("CORE_RULES", "ENVIRONMENT_RULES", "LIMITED", "Config")
+__all__ = ("CORE_RULES", "ENVIRONMENT_RULES", "FREE", "LIMITED", "Config")
 
 #: Rules that the core itself can switch off.
 CORE_RULES = ALL_RULES | DECISION_RULES
@@ -35,6 +35,7 @@ ENVIRONMENT_RULES = {
 
 #: Faults that have limits of their own besides the common budget; ``restart``, ``again``, ``finish`` and ``flight``
 #: are not counted by the common budget.
+FREE = frozenset({"restart", "flight", "again", "finish"})
 LIMITED = ("crash", "restart", "cancel", "false", "spontaneous", "suspend", "close", "flight", "again", "finish")
 
 _DEFAULTS = {

@@ -13,9 +13,9 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .config import Config
+from .config import FREE, LIMITED, Config
 from .rest import rest
-from .space import BAD, CAS, ENTER, FLIGHT, LOCAL, LOG, NOTIFY, Node, Space, Violation
+from .space import BAD, CAS, ENTER, FLIGHT, LOCAL, LOG, NOTIFY, Move, Node, Space, Violation
 
 __all__ = ("Outcome", "explore")
 
@@ -83,11 +83,12 @@ class _Search:
         nobody = [space.node_id(i, Node("J", 0, 1)) for i in range(self.n)]
         self.purses: list[int] = [space.purse()]
         self._purse_ids = {self.purses[0]: 0}
+        self._faults = sum(15 << 4 * (k + 1) for k, kind in enumerate(LIMITED) if kind not in FREE)
         self._pay: dict[tuple[int, int], int] = {}
-        space.flight("", 0, 0)
         self.first = (0, 0, *nobody, 0, 0)
-        self._moves: dict[tuple[int, int, int], list[dict[int, tuple]]] = {}  # type: ignore[type-arg]
-        self._completions: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.canonical: Callable[[tuple[int, ...]], tuple[int, ...]] = space.canonical if space.symmetric else tuple
+        self._moves: dict[tuple[int, int, int], list[dict[int, tuple[Move, ...]]]] = {}
+        self._flags: dict[tuple[int, int], tuple[bool, bool, bool]] = {}
 
     def pay(self, purse: int, cost: int) -> int:
         """The id of what is left; -1 if it is too little."""
@@ -103,7 +104,7 @@ class _Search:
             else:
                 rest_ = have - price
                 if rest_ & 15 == 0:
-                    pass
+                    rest_ &= ~self._faults  # nothing is left to pay them with
                 if rest_ not in self._purse_ids:
                     self._purse_ids[rest_] = len(self.purses)
                     self.purses.append(rest_)
@@ -121,15 +122,17 @@ class _Search:
             alive |= bits[nid]
         table = self._moves.get((sid, lid, alive))
         if table is None:
-            table = self._moves[sid, lid, alive] = [{} for _ in range(n)]
+            table = self._moves[sid, lid, alive] = [{} for _ in range(2 * n)]
         if flight:
             self._land(g, emit)
         pay = self._pay
-        for i in range(n):
+        rich = bool(self.purses[purse] & 15)
+        for k in range(2 * n if rich else n):
+            i = k if k < n else k - n
             nid = g[2 + i]
-            moves = table[i].get(nid)
+            moves = table[k].get(nid)
             if moves is None:
-                moves = table[i][nid] = space.moves(i, sid, lid, nid, alive)
+                moves = table[k][nid] = space.moves(i, sid, lid, nid, alive, k >= n)
             for effect, label, cost, free, after, extra in moves:
                 left = purse
                 if cost:
@@ -162,12 +165,10 @@ class _Search:
         """The global state once ``target`` was written; ``i`` is -1 when nobody waits for the answer."""
         space = self.space
         sid = g[0]
-        key = (sid, target)
-        bad_nodes = self._completions.get(key)
-        if bad_nodes is None:
-            bad_nodes = self._completions[key] = self._interesting(sid, target)
-        if bad_nodes is not _NOTHING:
-            self._check(g, target, i, bad_nodes)
+        flags = self._flags.get((sid, target))
+        if flags is None:
+            flags = self._flags[sid, target] = self._interesting(sid, target)
+        self._check(g, target, i, flags)
         before, state = space.states[sid], space.states[target]
         assert state is not None
         opened = before is None or before.gen != state.gen
@@ -189,8 +190,8 @@ class _Search:
                     flight = 0
         return (target, lid, *nodes, purse, flight)
 
-    def _interesting(self, sid: int, target: int) -> tuple[int, ...]:
-        """Which checks of the whole system a swap needs: flags and the incarnations concerned."""
+    def _interesting(self, sid: int, target: int) -> tuple[bool, bool, bool]:
+        """Whether a swap completes a round, counts somebody as finished, closes the run as done."""
         space = self.space
         before, state = space.states[sid], space.states[target]
         assert state is not None
@@ -198,13 +199,12 @@ class _Search:
         finishes = state.finished - (
             before.finished if before is not None and before.round == state.round else frozenset()
         )
-        done = state.closed.value == "done"
-        return (completes, bool(finishes), done, True) if True else _NOTHING
+        return completes, bool(finishes), state.closed.value == "done"
 
-    def _check(self, g: tuple[int, ...], target: int, by: int, flags: tuple[int, ...]) -> None:
+    def _check(self, g: tuple[int, ...], target: int, by: int, flags: tuple[bool, bool, bool]) -> None:
         """Checks that need the processes and not only the agreed states."""
         space, n = self.space, self.n
-        completes, finishes, done, _ = flags
+        completes, finishes, done = flags
         state, before = space.states[target], space.states[g[0]]
         assert state is not None
         incs, infos = space.incs, space.nodes
@@ -263,9 +263,6 @@ class _Search:
             emit(self._swap(clear, -1, 0, what, g[-2]), False, f"the late swap arrives: {space.show(what)}")
 
 
-_NOTHING: tuple[int, ...] = ()
-
-
 def explore(
     config: Config,
     *,
@@ -297,19 +294,22 @@ def _explore(config: Config, cap: int, seconds: float, progress: Callable[[str],
     outcome = Outcome(config)
     start = time.perf_counter()
     search = _Search(config)
-    states: list[tuple[int, ...]] = [search.first]
-    ids: dict[tuple[int, ...], int] = {search.first: 0}
+    canonical = search.canonical
+    first = canonical(search.first)
+    states: list[tuple[int, ...]] = [first]
+    ids: dict[tuple[int, ...], int] = {first: 0}
     parents = array("i", [-1])
     edges, offsets = array("i"), array("q", [0])
     at = 0
 
     def emit(g: tuple[int, ...], free: bool, label: str) -> None:
+        g = canonical(g)
         j = ids.get(g)
         if j is None:
             j = ids[g] = len(states)
             states.append(g)
             parents.append(at)
-        if free and j != at:
+        if free:
             edges.append(j)
 
     successors = search.successors
@@ -387,27 +387,36 @@ def _liveness(
         outcome.circle = _circle(search, states, parents, degree, edges, offsets)
 
 
-def _label(search: _Search, g: tuple[int, ...], to: tuple[int, ...]) -> str:
-    """The description of the step from ``g`` to ``to``."""
-    found: list[str] = []
+def _walk(search: _Search, g: tuple[int, ...], path: list[tuple[int, ...]]) -> list[str]:
+    """Descriptions of the steps from ``g`` through representatives, with the names that the nodes have in ``g``."""
+    steps: list[str] = []
+    for to in path:
+        found: list[tuple[tuple[int, ...], str]] = []
 
-    def emit(h: tuple[int, ...], free: bool, label: str) -> None:
-        if h == to:
-            found.append(label if free else f"! {label}")
+        def emit(
+            h: tuple[int, ...],
+            free: bool,
+            label: str,
+            to: tuple[int, ...] = to,
+            found: list[tuple[tuple[int, ...], str]] = found,
+        ) -> None:
+            if search.canonical(h) == to:
+                found.append((h, label if free else f"! {label}"))
 
-    try:
-        search.successors(g, emit)
-    except Violation:
-        pass
-    return found[0] if found else "?"
+        try:
+            search.successors(g, emit)
+        except Violation:
+            pass
+        g, label = found[0]
+        steps.append(label)
+    return steps
 
 
 def _trace(search: _Search, states: list[tuple[int, ...]], parents: array[int], k: int) -> list[str]:
     path = [k]
     while parents[path[-1]] >= 0:
         path.append(parents[path[-1]])
-    path.reverse()
-    return [_label(search, states[a], states[b]) for a, b in zip(path, path[1:], strict=False)]
+    return _walk(search, search.first, [states[j] for j in path[-2::-1]])
 
 
 def _circle(
@@ -428,6 +437,4 @@ def _circle(
         k = next(edges[e] for e in range(offsets[k], offsets[k + 1]) if degree[edges[e]] > 0)
     circle = [*path[seen[k] :], k]
     steps = _trace(search, states, parents, circle[0])
-    return [*steps, "--- and round and round:"] + [
-        _label(search, states[a], states[b]) for a, b in zip(circle, circle[1:], strict=False)
-    ]
+    return [*steps, "--- and round and round:", *_walk(search, states[circle[0]], [states[j] for j in circle[1:]])]

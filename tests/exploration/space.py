@@ -98,7 +98,10 @@ class Space:
         self.descs = [
             NodeDesc(f"host{self.place[k]}", 1, 0, incarnation=self.incs[k]) for k in range(2 * n)
         ]
-        self.settings = AgreedSettings(config.min_nodes, config.max_nodes, **_SETTINGS_TIMES)
+        # With nodes ranked as they joined, renaming the nodes of a global state gives an equivalent one.
+        self.symmetric = len(set(self.place[:n])) == n
+        order = "stable" if self.symmetric else "address"
+        self.settings = AgreedSettings(config.min_nodes, config.max_nodes, order, **_SETTINGS_TIMES)
         self.on = {name: name not in config.off for name in config.off}
         self.states: list[RendezvousState | None] = [None]
         self._state_ids: dict[tuple[object, ...], int] = {}
@@ -113,12 +116,22 @@ class Space:
         self.moved_on: list[int] = []
         self.woken: list[int] = []
         self.alive_bit: list[int] = []
+        #: Per node id: what it is in, regardless of which node it is; likewise each node's part in states and logs.
+        self.content: list[int] = []
+        self._contents: dict[object, int] = {}
+        self.parts: list[list[int]] = [[0] * n]
+        self.log_parts: list[list[int]] = [[0] * n]
+        self._renamed: dict[tuple[str, int, tuple[int, ...]], int] = {}
+        self.flights: list[tuple[str, int, int]] = []
+        self._flight_ids: dict[tuple[str, int, int], int] = {}
+        self.flight("", 0, 0)
         self._pruned: dict[tuple[int, int], int] = {}
         self._checked: set[tuple[int, int]] = set()
         self._keep_all = not (self.rule("seq") and self.rule("tomb"))
         self.costs: list[int] = [0]
         self._cost_ids: dict[int, int] = {0: 0}
         self.decisions = 0
+        self._affordable: dict[int, bool] = {}
 
     def rule(self, name: str) -> bool:
         """Whether a rule is in force."""
@@ -156,6 +169,7 @@ class Space:
                 raise Violation("livelock: rounds grow without bound")
             sid = self._state_ids[key] = len(self.states)
             self.states.append(replace(state, nonce=_NONCE, round_nonce=round_nonce(state.round)))
+            self.parts.append([self._content(self._part(state, i)) for i in range(self.n)])
         return sid
 
     def record_id(self, record: Record) -> int:
@@ -172,6 +186,13 @@ class Space:
         if lid is None:
             lid = self._log_ids[log] = len(self.logs)
             self.logs.append(log)
+            said: list[list[object]] = [[] for _ in range(self.n)]
+            for k, rid in enumerate(log):
+                record = self.records[rid]
+                x = self.index.get(record.inc)
+                if x is not None:
+                    said[x % self.n].append((k, x // self.n, record.seq, record.kind))
+            self.log_parts.append([self._content(("log", *what)) for what in said])
         return lid
 
     def node_id(self, i: int, node: Node) -> int:
@@ -184,6 +205,9 @@ class Space:
             raise Violation("livelock: announcements grow without bound")
         nid = self._node_ids[key] = len(self.nodes)
         self.nodes.append(node)
+        self.content.append(
+            self._content(node._replace(pending=node.pending >= 0, base=node.base >= 0, read=node.read >= 0, roster=()))
+        )
         self.alive_bit.append(1 << (i + self.n * node.inc) if node.phase in "JMFLZNX" else 0)
         self.doomed.append(nid)
         self.moved_on.append(nid)
@@ -198,6 +222,105 @@ class Space:
         woken = node._replace(woke=True)
         self.woken[nid] = nid if woken == node else self.node_id(i, woken)
         return nid
+
+    # ---- renaming ---------------------------------------------------------------------------------------------
+
+    def _content(self, what: object) -> int:
+        return self._contents.setdefault(what, len(self._contents))
+
+    def _part(self, state: RendezvousState, i: int) -> tuple[object, ...]:
+        """What a state says of node ``i``, without naming it."""
+        part: list[object] = []
+        for inc in (self.incs[i], self.incs[i + self.n]):
+            at = state.participants.index(inc) if inc in state.participants else -1
+            queued = state.queue.index(inc) if inc in state.queue else -1
+            part += [at, queued, state.gone.get(inc), inc in state.finished, state.sequence(inc)]
+        return tuple(part)
+
+    def canonical(self, g: tuple[int, ...]) -> tuple[int, ...]:
+        """The representative of all global states that differ from ``g`` only in which node is which.
+
+        Nodes are numbered by their parts in the state and in the log and by what they are in. Nodes that this leaves
+        equal keep their order, so that a few equivalent states may remain apart, which costs time and nothing else.
+        """
+        n, content = self.n, self.content
+        parts, said = self.parts[g[0]], self.log_parts[g[1]]
+        keys = [(parts[i], said[i], content[g[2 + i]], i) for i in range(n)]
+        if n == 2:
+            if keys[0] < keys[1]:
+                return g
+            order: tuple[int, ...] = (1, 0)
+        else:
+            order = tuple(key[3] for key in sorted(keys))
+            if order == tuple(range(n)):
+                return g
+        return self.rename(g, order)
+
+    def rename(self, g: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
+        """The global state in which node ``k`` is what node ``order[k]`` is in ``g``."""
+        known = self._renamed
+        out = []
+        for kind, what in (("state", g[0]), ("log", g[1]), *((str(k), g[2 + k]) for k in order), ("", g[-1])):
+            key = (kind, what, order)
+            new = known.get(key)
+            if new is None:
+                new = known[key] = self._rename(kind, what, order)
+            out.append(new)
+        return (*out[:-1], g[-2], out[-1])
+
+    def _rename(self, kind: str, what: int, order: tuple[int, ...]) -> int:
+        n = self.n
+        new = {old: k for k, old in enumerate(order)}
+        incs = {self.incs[i + n * r]: self.incs[new[i] + n * r] for i in range(n) for r in (0, 1)}
+        state_key, log_key = "state", "log"
+
+        def inc(old: bytes) -> bytes:
+            return incs.get(old, old)
+
+        def renamed(kind: str, what: int) -> int:
+            if what < 0:
+                return what
+            key = (kind, what, order)
+            if key not in self._renamed:
+                self._renamed[key] = self._rename(kind, what, order)
+            return self._renamed[key]
+
+        if kind == state_key:
+            state = self.states[what]
+            if state is None:
+                return what
+            return self.state_id(
+                replace(
+                    state,
+                    participants=tuple(map(inc, state.participants)),
+                    gone={inc(x): why for x, why in state.gone.items()},
+                    finished=frozenset(map(inc, state.finished)),
+                    queue=tuple(map(inc, state.queue)),
+                    nodes={inc(x): self.descs[self.index[inc(x)]] for x in state.nodes},
+                    folded={inc(x): seq for x, seq in state.folded.items()},
+                )
+            )
+        if kind == "record":
+            record = self.records[what]
+            node = None if record.node is None else self.descs[self.index[inc(record.inc)]]
+            return self.record_id(replace(record, inc=inc(record.inc), node=node))
+        if kind == log_key:
+            return self.log_id(tuple(renamed("record", rid) for rid in self.logs[what]))
+        if kind == "":
+            sort, about, base = self.flights[what]
+            if not sort:
+                return what
+            return self.flight(sort, renamed("record" if sort == "S" else state_key, about), renamed(state_key, base))
+        node_ = self.nodes[what]
+        return self.node_id(
+            new[int(kind)],
+            node_._replace(
+                pending=renamed(state_key, node_.pending),
+                base=renamed(state_key, node_.base),
+                read=renamed(log_key, node_.read),
+                roster=tuple(new[x % n] + x // n * n for x in node_.roster),
+            ),
+        )
 
     # ---- the log ----------------------------------------------------------------------------------------------
 
@@ -231,13 +354,16 @@ class Space:
 
     def propose(self, sid: int, proposal: RendezvousState) -> int:
         """Intern a proposal, once its invariants were checked against the state it replaces."""
-        before = self.states[sid]
-        wrong = invariants(proposal, before)
-        if before is not None and proposal.epoch != before.epoch:
-            wrong.append("another epoch")
-        if wrong:
-            raise Violation("invariant: " + "; ".join(wrong))
-        return self.state_id(proposal)
+        target = self.state_id(proposal)
+        if (sid, target) not in self._checked:
+            before = self.states[sid]
+            wrong = invariants(proposal, before)
+            if before is not None and proposal.epoch != before.epoch:
+                wrong.append("another epoch")
+            if wrong:
+                raise Violation("invariant: " + "; ".join(wrong))
+            self._checked.add((sid, target))
+        return target
 
     # ---- one node ---------------------------------------------------------------------------------------------
 
@@ -269,14 +395,11 @@ class Space:
     ) -> Decision:
         """Put one question to the core: every timer has fired, the last call only if ``over``."""
         self.decisions += 1
-        memory = Memory(join_since=_NOW)
-        if state is not None:
-            memory = Memory(
-                told=told,
-                join_since=_NOW,
-                min_seen=(state.round_nonce, _LONG_AGO if over else _NOW),
-                work=(_LONG_AGO, state.nonce, True),
-            )
+        if state is None:
+            memory = Memory(join_since=_NOW)
+        else:
+            seen = (state.round_nonce, _LONG_AGO if over else _NOW)
+            memory = Memory(_NOW, seen, (_LONG_AGO, state.nonce, True), told=told)
         return decide(
             View(
                 state=state,
@@ -347,8 +470,17 @@ class Space:
 
     # ---- moves ------------------------------------------------------------------------------------------------
 
-    def moves(self, i: int, sid: int, lid: int, nid: int, alive: int) -> tuple[Move, ...]:
-        """Every step of process ``i`` in the agreed state ``sid`` with the announcements ``lid``."""
+    def moves(self, i: int, sid: int, lid: int, nid: int, alive: int, faults: bool) -> tuple[Move, ...]:
+        """Every step of process ``i`` in the agreed state ``sid`` with the announcements ``lid``.
+
+        Args:
+            i: The process.
+            sid: The agreed state.
+            lid: The announcements.
+            nid: What the process is in.
+            alive: Which incarnations beat, one bit each.
+            faults: Only steps that cost some of the common budget; else only those that do not.
+        """
         node = self.nodes[nid]
         limit = self.config.limit
         found: list[Move] = []
@@ -356,7 +488,7 @@ class Space:
         def move(
             label: str, after: Node, *, effect: int = LOCAL, extra: int = 0, cost: int = 0, free: bool = False
         ) -> None:
-            if cost == 0 or self.affordable(cost):
+            if bool(self.costs[cost] & 15) is faults and (cost == 0 or self.affordable(cost)):
                 found.append(Move(effect, f"{i} {label}", cost, free and cost == 0, self.node_id(i, after), extra))
 
         phase = node.phase
@@ -397,7 +529,7 @@ class Space:
         if node.pending >= 0:
             self._swap(i, sid, node, dead, move)
         else:
-            self._think(i, sid, lid, node, dead, alive, move)
+            self._think(i, sid, lid, node, dead, alive, move, faults)
         if phase in "JMF":
             out = self._out(node, acknowledged=True)
             if phase == "J" and not node.sent and node.pending < 0:
@@ -409,12 +541,10 @@ class Space:
 
     def affordable(self, cost: int) -> bool:
         """Whether a price can be paid by anybody at all in this configuration."""
-        price, purse = self.costs[cost], self.purse()
-        while price or purse:
-            if price & 15 > purse & 15:
-                return False
-            price, purse = price >> 4, purse >> 4
-        return True
+        known = self._affordable.get(cost)
+        if known is None:
+            known = self._affordable[cost] = _covers(self.purse(), self.costs[cost])
+        return known
 
     def _leaving(self, node: Node) -> Node:
         return Node("L", node.inc, node.seq + 1, node.last, sent=True, finished=node.finished)
@@ -464,7 +594,9 @@ class Space:
         else:
             move("loses its swap", after, free=True)
 
-    def _think(self, i: int, sid: int, lid: int, node: Node, dead: Node, alive: int, move) -> None:  # type: ignore[no-untyped-def]
+    def _think(  # type: ignore[no-untyped-def]
+        self, i: int, sid: int, lid: int, node: Node, dead: Node, alive: int, move, faults: bool
+    ) -> None:
         """A node that reads and decides."""
         state = self.states[sid]
         me = self.me(i, node, state)
@@ -496,13 +628,20 @@ class Space:
         seen, silent, live = self.sightings(state, records, me, alive, node)
         asleep = not self.rule("timer") and node.phase == "J" and state.sequence(me.inc) >= node.seq and not node.woke
         first = state.ring[:1] == (me.inc,)
-        choices: list[tuple[tuple[bytes, ...], int]] = [((inc,), 0) for inc in silent]
-        if len(silent) > 1:
-            choices.append((tuple(silent), 0))
-        if not asleep:
-            choices.insert(0, ((), 0))
-        if self.affordable(self.cost("false")):
-            choices += [((inc,), self.cost("false")) for inc in live]
+        unread = bool(records) and self.rule("order")
+        counts = not state.complete and len(state.participants) >= self.config.min_nodes
+        choices: list[tuple[tuple[bytes, ...], int]] = []
+        if faults:
+            if self.affordable(self.cost("false")):
+                choices += [((inc,), self.cost("false")) for inc in live]
+            if state.sequence(me.inc) < node.seq and not node.announced:
+                choices.append(((), 0))  # what is announced may be left in flight
+        else:
+            if not asleep:
+                choices.append(((), 0))
+            choices += [((inc,), 0) for inc in silent]
+            if len(silent) > 1:
+                choices.append((tuple(silent), 0))
         done: set[tuple[object, ...]] = set()
         waits, told = True, ()
         if node.phase == "M":
@@ -513,15 +652,16 @@ class Space:
                 self._follow(i, sid, lid, node, dead, decision, (), move, free=True)
         for suspects, cost in choices:
             sighted = {**seen, **{inc: replace(seen[inc], progressed=_LONG_AGO) for inc in suspects}}
-            for over in (False, True):
-                decision = self.ask(state, () if self.rule("order") else records, me, sighted, over, told)
-                free = True
-                if decision.action is Action.FOLD or first:
-                    decision = self.ask(state, records, me, sighted, over, told)
-                elif decision.action is Action.WAIT and self.config.curious:
-                    decision, free = self.ask(state, records, me, sighted, over, told), False
+            for over in (False, True) if counts else (False,):
+                decision = self.ask(state, records, me, sighted, over, told)
                 if decision.action is Action.WAIT:
                     continue
+                free = True
+                if decision.action is Action.FOLD and unread and not first:
+                    # Somebody with no reason of its own to fold does not read the announcements, but it may.
+                    free = self.ask(state, (), me, sighted, over, told).action is Action.FOLD
+                    if not (free or self.config.curious):
+                        continue
                 waits = False
                 target = None if decision.proposal is None else self.propose(sid, decision.proposal)
                 key = (decision.action, target, cost == 0, free)
@@ -529,8 +669,8 @@ class Space:
                     continue
                 done.add(key)
                 self._follow(i, sid, lid, node, dead, decision, suspects, move, free=free, cost=cost)
-                if decision.action is not Action.FOLD:
-                    return
+                if decision.action is not Action.FOLD and not faults:
+                    return  # nothing that the beats show would change this answer
         if not self.rule("gen_ack") and node.phase == "L" and node.announced == 2 and not state.listed(me.inc):
             move("takes a new generation for an acknowledgement", self._out(node, acknowledged=True), free=True)
         if waits and not self.rule("timer") and node.phase == "J" and not asleep:
@@ -609,9 +749,6 @@ class Space:
 
     def flight(self, kind: str, what: int, base: int) -> int:
         """Intern a message in flight; 0 is none."""
-        if not hasattr(self, "flights"):
-            self.flights: list[tuple[str, int, int]] = [("", 0, 0)]
-            self._flight_ids: dict[tuple[str, int, int], int] = {}
         key = (kind, what, base)
         if key not in self._flight_ids:
             self._flight_ids[key] = len(self.flights)
@@ -644,3 +781,11 @@ class Space:
 def round_nonce(number: int) -> bytes:
     """The canonical nonce of a round."""
     return b"round" + number.to_bytes(11, "big")
+
+
+def _covers(purse: int, price: int) -> bool:
+    while price:
+        if price & 15 > purse & 15:
+            return False
+        price, purse = price >> 4, purse >> 4
+    return True

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from anyio.abc import ByteStream
 
-from arendezvous.errors import RendezvousConnectionError, RendezvousUsageError, StoreTimeoutError
+from arendezvous.errors import RendezvousConnectionError, RendezvousUsageError
 from arendezvous.store.base import Store
 from arendezvous.store.client import TCPStore
 from arendezvous.store.server import TCPStoreServer
@@ -100,33 +100,6 @@ async def test_a_watch_of_a_long_value_sends_a_stand_in() -> None:
             assert got == []
             await store.delete_key("k")
         assert got == [None]
-
-
-async def test_the_limit_names_the_missing_keys_and_the_endpoint() -> None:
-    async with TCPStoreServer() as server, TCPStore("127.0.0.1", server.port, timeout=0.05) as store:
-        await store.set("there", b"")
-        with pytest.raises(StoreTimeoutError, match=f"'gone', 'lost' in the store at 127.0.0.1:{server.port}"):
-            await store.wait(["there", "gone", "lost"])
-        with pytest.raises(StoreTimeoutError, match="'gone'"):
-            await store.get("gone")
-        # Requests are done in their order: after this answer, what was given up has been given up there too.
-        assert await store.num_keys() == 1
-        assert server.service.table.waiting == 0
-
-
-async def test_a_limit_for_one_wait_does_not_become_the_default() -> None:
-    """R55."""
-    async with TCPStoreServer() as server, TCPStore("127.0.0.1", server.port, timeout=5 * SLOW) as store:
-        with store.limit(0.05), pytest.raises(StoreTimeoutError):
-            await store.wait(["x"])
-        async with anyio.create_task_group() as tasks:
-
-            async def peer() -> None:
-                await anyio.sleep(0.2)
-                await store.set("y", b"late")
-
-            tasks.start_soon(peer)
-            assert await store.get("y") == b"late"
 
 
 async def test_a_lease_ends_with_its_block_even_when_that_is_cancelled() -> None:
@@ -246,6 +219,8 @@ async def test_mistakes_in_arguments_are_told_before_anything_is_sent() -> None:
     for port in (0, -1, 65536):
         with pytest.raises(ValueError, match="port"):
             TCPStore("h", port)
+    with pytest.raises(ValueError, match="host"):
+        TCPStore("", 1)
     with pytest.raises(ValueError, match="timeout"):
         TCPStore("h", 1, timeout=0)
     with pytest.raises(ValueError, match="connect_timeout"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+
 import anyio
 import pytest
 
@@ -102,8 +104,12 @@ async def test_a_mistake_in_serving_one_client_does_not_reach_the_others(
             return fail
 
     monkeypatch.setattr(Connection, "_scan", Bad())
-    with fail_after(5):
-        async with TCPStoreServer() as server, TCPStore("127.0.0.1", server.port) as store:
+    with fail_after(20):
+        async with TCPStoreServer() as server, AsyncExitStack() as stack:
+            others = [await stack.enter_async_context(raw(server)) for _ in range(99)]
+            for number, other in enumerate(others):
+                await other.greet(b"%016d" % number)
+                await other.ask(say.Watch(1, b"news", None))
             async with raw(server) as victim:
                 await victim.greet()
                 await victim.ask(say.Scan(1, b""))
@@ -111,7 +117,12 @@ async def test_a_mistake_in_serving_one_client_does_not_reach_the_others(
                     assert await victim.hear() == say.Failed(1, "mistake")
                 else:
                     assert await victim.until_closed() == b""
-            assert await store.num_keys() == 0
+            for other in others:
+                await other.ask(say.NumKeys(2))
+                assert await other.hear() == say.Number(2, 0)
+            await others[0].ask(say.Set(3, b"news", b"v"))
+            for other in others[1:]:
+                assert await other.hear() == say.Value(1, b"v")
     if error in (MemoryError, KeyError):
         assert any(record.exc_info for record in caplog.records)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 
 import anyio
 import pytest
@@ -55,6 +56,22 @@ async def test_nobody_there_is_a_connection_error_with_advice() -> None:
 async def test_a_name_that_does_not_resolve_is_said_to() -> None:
     with fail_after(30), pytest.raises(RendezvousConnectionError, match=r"'no-such-name\.invalid' does not resolve"):
         async with TCPStore("no-such-name.invalid", 1, connect_timeout=0.2):
+            pass
+
+
+@pytest.mark.parametrize("host", ["\u00fc" * 70, "\ud800", "a\u2028b"], ids=["long label", "surrogate", "separator"])
+async def test_a_text_that_can_be_no_name_is_said_to_be_none_without_waiting(host: str) -> None:
+    """Resolvers raise UnicodeError for these, which is no error of ours."""
+    with fail_after(10), pytest.raises(RendezvousConnectionError, match="is no host name") as caught:
+        async with TCPStore(host, 1, connect_timeout=60):
+            pass
+    assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("host", ["x" * 300, "a" * 64 + ".example", "a..b", "nul\0", "ho st"])
+async def test_a_name_that_no_resolver_takes_is_a_connection_error(host: str) -> None:
+    with fail_after(20), pytest.raises(RendezvousConnectionError):
+        async with TCPStore(host, 1, connect_timeout=0.1):
             pass
 
 
@@ -116,66 +133,29 @@ async def test_another_version_names_both_versions() -> None:
 
 @VIRTUAL
 class TestALostConnection:
-    async def test_calls_that_may_be_repeated_are(self) -> None:
+    async def test_attempts_come_at_once_and_then_less_and_less_often(self) -> None:
         async def body(net: Net) -> None:
-            async with net.store() as store, anyio.create_task_group() as tasks:
-                got: dict[str, object] = {}
+            attempts: list[float] = []
 
-                async def call(name: str, what: Awaitable[object]) -> None:
-                    got[name] = await what
+            async def connect() -> ByteStream:
+                attempts.append(anyio.current_time())
+                return await net.connect()
 
-                await store.set("there", b"v")
-                tasks.start_soon(call, "get", store.get("late"))
-                tasks.start_soon(call, "wait", store.wait(["late"]))
-                tasks.start_soon(call, "watch", store.watch("late", None))
-                await anyio.sleep(1)
-                await net.streams[0].cut()
-                tasks.start_soon(call, "peek", store.peek("there"))
-                tasks.start_soon(call, "set", store.set("other", b"w"))
-                await anyio.sleep(2)
-                assert store.connects == 2
-                assert store.epoch_changes == 0
-                await store.set("late", b"x")
-                await anyio.sleep(1)
-                assert got == {"get": b"x", "wait": None, "watch": b"x", "peek": b"v", "set": None}
-
-        await in_memory(body)
-
-    @pytest.mark.parametrize(
-        ("call", "applied"),
-        [
-            (lambda s: s.add("n", 1), b"1"),
-            (lambda s: s.append("n", b"1"), b"1"),
-            (lambda s: s.compare_and_swap("n", b"", b"1"), b"1"),
-            (lambda s: s.delete_key("gone"), None),
-        ],
-        ids=["add", "append", "compare_and_swap", "delete_key"],
-    )
-    async def test_calls_that_may_not_be_repeated_say_that_the_outcome_is_unknown(
-        self, call: Callable[[TCPStore], Awaitable[object]], applied: bytes | None
-    ) -> None:
-        async def body(net: Net) -> None:
-            async with net.store() as store:
-                stream = net.streams[0]
-                stream.drop_reply = stream.replies + 1
-                with pytest.raises(RendezvousConnectionError, match="outcome is unknown"):
-                    await call(store)
-                # Done once, and not twice.
-                assert await store.peek("n") == applied
-
-        await in_memory(body)
-
-    async def test_an_unsent_call_waits_for_the_next_connection_whatever_it_is(self) -> None:
-        async def body(net: Net) -> None:
-            async with net.store() as store:
+            async with TCPStore("net", 1, connect=connect) as store:
+                attempts.clear()
                 net.up = False
+                lost = anyio.current_time()
                 await net.streams[0].cut()
-                await anyio.sleep(0.5)
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(store.add, "n", 1)
-                    await anyio.sleep(5)
-                    net.up = True
-                assert await store.get("n") == b"1"
+                await anyio.sleep(60)
+                assert attempts[0] - lost < 0.1
+                assert 60 <= len(attempts) <= 130
+                pauses = [later - earlier for earlier, later in pairwise(attempts)]
+                assert all(0.5 <= pause <= 1.01 for pause in pauses[6:])
+                # Not in step: a thousand clients would come all at once.
+                assert len({round(pause, 6) for pause in pauses[6:]}) > 20
+                net.up = True
+                await anyio.sleep(1.1)
+                assert store.connected
 
         await in_memory(body)
 

@@ -3,60 +3,12 @@
 from __future__ import annotations
 
 import anyio
-import pytest
-from anyio.abc import ByteStream
 
-from arendezvous.errors import RendezvousConnectionError, StoreTimeoutError
 from arendezvous.store.client import TCPStore
 from arendezvous.store.server import TCPStoreServer
 from arendezvous.store.service import StoreService
-from arendezvous.testing.streams import memory_stream_pair
-from arendezvous.wire import messages as say
-from arendezvous.wire.frames import encode_frame
-from arendezvous.wire.hello import ServerHello
 from tests.store.kit import Net, in_memory
 from tests.support import VIRTUAL, fail_after
-
-
-async def test_short_limits_and_large_values_leave_the_client_in_step() -> None:
-    """R65."""
-    async with TCPStoreServer() as server, TCPStore("127.0.0.1", server.port) as store:
-        large = b"x" * (4 << 20)
-        timeouts = 0
-
-        async def absent(number: int) -> None:
-            nonlocal timeouts
-            with store.limit(0.1), pytest.raises(StoreTimeoutError):
-                await store.get(f"absent{number}")
-            timeouts += 1
-
-        with fail_after(20):
-            async with anyio.create_task_group() as tasks:
-                for number in range(100):
-                    tasks.start_soon(absent, number)
-                for number in range(4):
-                    tasks.start_soon(store.set, f"large{number}", large)
-            assert timeouts == 100
-            for number in range(4):
-                assert await store.get(f"large{number}") == large
-            assert store.connects == 1
-
-
-@VIRTUAL
-async def test_a_store_that_does_not_answer_is_a_connection_error_within_the_limit() -> None:
-    """D29, R25."""
-
-    async def body(net: Net) -> None:
-        async with net.store() as store:
-            net.streams[0].stall()
-            with store.limit(2), pytest.raises(RendezvousConnectionError, match="did not answer a write of 'k'"):
-                await store.set("k", b"v")
-            net.streams[0].heal()
-            await store.set("k", b"w")
-            assert await store.get("k") == b"w"
-            assert store.connects == 1
-
-    await in_memory(body)
 
 
 async def test_a_cancelled_get_leaves_the_connection_usable() -> None:
@@ -107,6 +59,46 @@ async def test_a_call_cancelled_in_the_middle_of_its_frame_leaves_old_or_new() -
                 assert await store.get("k") in (old, new)
 
 
+async def test_waiters_that_are_cancelled_as_their_key_comes_leave_nothing_behind() -> None:
+    """R116: 1,000 times, with another waiter beside each."""
+    async with TCPStoreServer() as server, TCPStore("127.0.0.1", server.port) as store:
+        woken = 0
+
+        async def bystander(key: str) -> None:
+            nonlocal woken
+            assert await store.get(key) == b"v"
+            woken += 1
+
+        with fail_after(40):
+            for start in range(0, 1000, 50):
+                async with anyio.create_task_group() as tasks:
+                    scopes = []
+                    for number in range(start, start + 50):
+
+                        async def waiter(scope: anyio.CancelScope, key: str) -> None:
+                            with scope:
+                                await store.get(key)
+
+                        scopes.append(anyio.CancelScope())
+                        tasks.start_soon(waiter, scopes[-1], f"k{number}")
+                        tasks.start_soon(bystander, f"k{number}")
+                    while server.service.table.waiting < 100:
+                        await anyio.sleep(0.001)
+                    for number, scope in enumerate(scopes, start):
+                        # In one go: the answer is on its way, or not even begun, when the scope is cancelled.
+                        server.service.table.set(b"/k%d" % number, b"v")
+                        if number % 3 == 0:
+                            await anyio.lowlevel.checkpoint()
+                        scope.cancel()
+            assert woken == 1000
+            assert await store.check(["k0", "k999"])
+        assert server.service.table.waiting == 0
+        assert all(not connection._waiters for connection in server.service._connections)
+        link = store._dialer.link
+        assert link is not None
+        assert not link._pending
+
+
 async def test_an_unsent_call_that_is_cancelled_is_never_sent() -> None:
     async with StoreService() as service, anyio.create_task_group() as tasks:
         net = Net(service, tasks)
@@ -115,41 +107,3 @@ async def test_an_unsent_call_that_is_cancelled_is_never_sent() -> None:
                 scope.cancel()
                 await store.set("k", b"v")
             assert await store.peek("k") is None
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        (2**60).to_bytes(8, "little"),
-        b"\xff" * 4,
-        encode_frame(b"junk"),
-        encode_frame(say.encode(say.Number(1, 5))),
-        encode_frame(say.encode(say.Set(1, b"", b""))),
-    ],
-    ids=["2**60", "huge", "junk", "wrong kind", "a request"],
-)
-async def test_an_answer_that_is_none_is_a_connection_error(answer: bytes) -> None:
-    """R52."""
-
-    async def connect() -> ByteStream:
-        ours, theirs = memory_stream_pair()
-        tasks.start_soon(serve, theirs)
-        return ours
-
-    async def serve(stream: ByteStream) -> None:
-        try:
-            async with stream:
-                await stream.receive()
-                await stream.send(ServerHello(b"e" * 16).encode())
-                await stream.receive()
-                await stream.send(answer)
-                await stream.receive()
-        except (anyio.EndOfStream, anyio.BrokenResourceError):
-            pass
-
-    async with anyio.create_task_group() as tasks:
-        with fail_after(5):
-            async with TCPStore("net", 1, connect=connect) as store:
-                with pytest.raises(RendezvousConnectionError, match="ours"):
-                    await store.compare_and_swap("k", b"", b"v")
-        tasks.cancel_scope.cancel()
