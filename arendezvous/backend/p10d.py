@@ -57,7 +57,11 @@ class P10dRendezvousBackend:
         return self._key
 
     async def get_state(self) -> tuple[bytes, Token] | None:
-        """Return the state and its token, or None when there is none (see :class:`RendezvousBackend`)."""
+        """Return the state and its token, or None when there is none (see :class:`RendezvousBackend`).
+
+        Cancellation:
+            Safe; nothing was changed.
+        """
         return self._read(await self._store.peek(self._key))
 
     async def changed(self, token: Token | None) -> tuple[bytes, Token] | None:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from ..errors import RendezvousStateError
-from ..node import NodeDesc
+from ..node import RANK_ORDERS, NodeDesc
 from .state import AgreedSettings, Closed, Gone, Kind, Record, RendezvousState, invariants
 
 __all__ = (
@@ -34,6 +34,8 @@ FORMAT_VERSION = 1
 MAX_STATE_BYTES = 32 * 1024 * 1024
 #: Most descriptors or tombstones in one state.
 MAX_NODES = 100_000
+#: An announcement lifts the round number to this at most, or a single one could use up the numbers of a state.
+MAX_LAST_ROUND = 2**53
 #: Largest encoded announcement that is read.
 MAX_RECORD_BYTES = 16 * 1024
 
@@ -118,6 +120,11 @@ def _settings_out(settings: AgreedSettings) -> _Settings:
 
 
 def _settings_in(wire: _Settings) -> AgreedSettings:
+    # Whoever folds these into a vacant state agrees to them for everybody.
+    if wire.min_nodes > wire.max_nodes:
+        raise ValueError(f"min_nodes {wire.min_nodes} is above max_nodes {wire.max_nodes}")
+    if wire.rank_order not in RANK_ORDERS:
+        raise ValueError(f"there is no rank order {wire.rank_order!r}; it is one of {', '.join(RANK_ORDERS)}")
     return AgreedSettings(
         wire.min_nodes,
         wire.max_nodes,
@@ -221,6 +228,10 @@ def decode_state(data: bytes) -> RendezvousState:
         raise RendezvousStateError(f"The rendezvous state object is corrupt: {exc}") from exc
     if len(set(incs)) != len(incs):
         raise RendezvousStateError("The rendezvous state object is corrupt: an incarnation is described twice")
+    if len(state.folded) != len(incs) + len(wire.tombstones):
+        raise RendezvousStateError("The rendezvous state object is corrupt: an incarnation has two folded sequences")
+    if len(state.gone) != len(wire.gone) or len(state.finished) != len(wire.finished):
+        raise RendezvousStateError("The rendezvous state object is corrupt: a member has gone or finished twice")
     if wrong := invariants(state):
         raise RendezvousStateError(f"The rendezvous state object contradicts itself: {'; '.join(wrong)}")
     return state
@@ -257,7 +268,7 @@ def decode_record(data: bytes) -> Record:
             _KIND[wire.kind],
             None if wire.node is None else _node_in(wire.node),
             None if wire.settings is None else _settings_in(wire.settings),
-            wire.last_round,
+            min(wire.last_round, MAX_LAST_ROUND),
             wire.failed,
             wire.round_nonce,
         )

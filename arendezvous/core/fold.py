@@ -319,6 +319,9 @@ def _settle(
             participants, queue = queue[: settings.max_nodes], queue[settings.max_nodes :]
             draft.nodes = {inc: draft.nodes[inc] for inc in (*participants, *queue)}
             _forget(state, draft)
+    if draft.complete and draft.gone:
+        # A re-joiner is ahead of the waiters in the views already, not only when its round opens (D42).
+        queue.sort(key=lambda inc: inc not in draft.participants)
     if not draft.complete:
         number = max(number, floor)
         if queue and len(participants) < settings.max_nodes and "promote" in rules:
@@ -375,6 +378,4 @@ def _forget(state: RendezvousState, draft: _Draft) -> None:
     need not announce it once more.
     """
     known = state.folded
-    draft.folded = {
-        inc: seq for inc, seq in draft.folded.items() if inc in draft.nodes or seq > known.get(inc, 0)
-    }
+    draft.folded = {inc: seq for inc, seq in draft.folded.items() if inc in draft.nodes or seq > known.get(inc, 0)}

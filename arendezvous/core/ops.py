@@ -208,8 +208,11 @@ def decide(view: View, now: float) -> Decision:
     redundant = state.is_redundant(me.inc)
     if memory.redundant and not redundant and me.role is Role.JOINING:
         memory = replace(memory, join_since=now)  # a spare that gets a seat has its whole join time again
-    if memory.redundant != redundant and not state.is_closed:
+    # A closed state admits nobody any more: who was a spare before stays one.
+    if memory.redundant != redundant and not (state.is_closed and memory.redundant):
         memory = replace(memory, redundant=redundant)
+    if memory.told and not _news(me, state):
+        memory = replace(memory, told=())  # a waiter that goes and comes back is news again
     verdict = _verdict(view, state, memory, now)
     if verdict is not None:
         return verdict
@@ -227,7 +230,7 @@ def _without_state(view: View, now: float) -> Decision:
         return Decision(Action.RELEASED, "the store lost its state after this node had finished", memory=memory)
     if me.role is Role.MEMBER:
         return Decision(Action.EVICTED, f"the store lost the state of round {me.last_round}", memory=memory)
-    if now - memory.join_since >= view.join:
+    if now >= memory.join_since + view.join:
         return Decision(Action.TIMEOUT, "the store holds no state", memory=memory)
     record = own_record(me)
     assert record is not None  # a joiner always has one
@@ -256,20 +259,15 @@ def _verdict(view: View, state: RendezvousState, memory: Memory, now: float) -> 
             return answer(Action.CLOSED, "the rendezvous was closed for ever")
         if folded >= me.seq and not listed and "relearn" in view.rules:
             return answer(Action.REJOIN, "this node was evicted while it waited")
-        if now - memory.join_since >= view.join and not memory.redundant:
+        if now >= memory.join_since + view.join and not memory.redundant:
             return answer(Action.TIMEOUT, sentence(view, now))
     elif me.role is Role.MEMBER:
         if state.is_closed:
             return answer(Action.CLOSED, "the rendezvous was closed for ever")
         if (state.round_nonce != me.round_nonce or not live) and "relearn" in view.rules:
             return answer(Action.EVICTED, f"round {me.last_round} goes on without this node")
-        owed = state.owed if me.notify_lost else ()
-        news = (owed, tuple(state.gone[who] for who in owed), () if state.finished else state.wait_list)
-        if owed or news[2]:
-            if news != memory.told:
-                return Decision(Action.CHANGED, _change(state), memory=replace(memory, told=news))
-        elif memory.told:
-            memory = replace(memory, told=())
+        if (news := _news(me, state)) and news != memory.told:
+            return Decision(Action.CHANGED, _change(state), memory=replace(memory, told=news))
     elif me.role is Role.FINISHED:
         if state.closed is Closed.DONE:
             return answer(Action.RELEASED, "done: every member has finished")
@@ -282,6 +280,13 @@ def _verdict(view: View, state: RendezvousState, memory: Memory, now: float) -> 
     if me.role is not Role.MEMBER and folded < me.seq and me.announced != (state.epoch, state.gen):
         return answer(Action.ANNOUNCE, f"announcing {me.role.value} in generation {state.gen}")
     return None
+
+
+def _news(me: Me, state: RendezvousState) -> tuple[object, ...]:
+    """What a member has to be told: who is owed and why, and who waits; empty when there is nothing."""
+    owed = state.owed if me.notify_lost else ()
+    waiting = () if state.finished else state.wait_list
+    return (state.round_nonce, owed, tuple(state.gone[who] for who in owed), waiting) if owed or waiting else ()
 
 
 def _withdrawn(view: View, state: RendezvousState) -> bool:

@@ -236,7 +236,10 @@ class RendezvousState:
         """What a member is told (api.md A.1): waiters that find a seat, plus one for a loss."""
         if not self.complete or self.is_closed:
             return 0
-        lost = notify_lost_nodes and any(self.gone[inc] in (Gone.LOST, Gone.LEFT) for inc in self.owed)
+        # Who re-joined and vanished from the queue is as lost to the round as who was lost at once.
+        lost = notify_lost_nodes and any(
+            self.gone[inc] in (Gone.LOST, Gone.LEFT) or not self.listed(inc) for inc in self.owed
+        )
         return len(self.wait_list) + lost
 
     def name(self, inc: bytes) -> str:

@@ -72,6 +72,7 @@ class RendezvousHandler(ABC):
             RendezvousConnectionError: the store cannot be reached.
             RendezvousStateError: what is stored is damaged.
             RendezvousUsageError: another task is joining, or the handler is not entered.
+            RendezvousError: another task called :meth:`leave`, or left the handler's block, meanwhile.
 
         Cancellation:
             Withdraws this node within a bounded second, in the handler's own task, and then goes on being cancelled.

@@ -165,7 +165,16 @@ def get_registry() -> RendezvousHandlerRegistry:
 
 
 def register_backend(name: str, creator: Creator) -> None:
-    """Register a backend with the process-wide registry (see :meth:`RendezvousHandlerRegistry.register`)."""
+    """Register a backend with the process-wide registry (see :meth:`RendezvousHandlerRegistry.register`).
+
+    Args:
+        name: The backend's name in :class:`RendezvousParameters`.
+        creator: Makes a handler of parameters; the names in its attribute ``options`` are the options that it knows,
+            without the attribute it takes all.
+
+    Raises:
+        ValueError: the name is empty, or taken by another creator.
+    """
     get_registry().register(name, creator)
 
 

@@ -98,6 +98,7 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
         self._info: RendezvousInfo | None = None
         self._failed: str | None = None
         self._entered = False
+        self._leaves = 0
         self._warn_of_options()
         self.exit_barrier = params.get_as_seconds("exit_barrier", 300.0) or 300.0
         self._notify_lost = params.get_as_bool("notify_lost_nodes", True) is not False
@@ -185,6 +186,7 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
         assert self._stack is not None  # set on entry
         assert self._executor is not None
         # The driver is shielded: it withdraws by itself, and the task group's exit waits for it, cancelled or not.
+        self._leaves += 1
         self._executor.stop()
         self._publisher.close()
         if self._info is not None:
@@ -249,7 +251,7 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
             if self._info is not None:
                 self._info.release_port()
             self._recorder.joining()
-            since = self._env.now()
+            since, leaves = self._env.now(), self._leaves
             while True:
                 failed, self._failed = self._failed, None
                 self._round = self._early = None  # whatever ends from here on is another round
@@ -278,6 +280,8 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
                     self._info = info
                     self._recorder.joined(info)
                     return info
+                if self._leaves != leaves:
+                    raise RendezvousError(f"This node left the rendezvous {self.get_run_id()!r} while it was joining.")
         except RendezvousError as exc:
             self._recorder.failed("joining", exc)
             raise
@@ -297,6 +301,7 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
 
     async def leave(self) -> None:
         """Withdraw from the round; the others go on (see :meth:`RendezvousHandler.leave`)."""
+        self._leaves += 1
         await self._withdraw(self._running())
 
     # ---- reading ----------------------------------------------------------------------------------------------
@@ -366,6 +371,7 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
         limit = self._settings.timeout.close.total_seconds()
         with anyio.move_on_at(self._env.deadline(self._env.now() + limit)) as scope:
             await self._close()
+            self._recorder.closed()
         if scope.cancelled_caught:
             raise RendezvousTimeoutError(
                 f"Closing the rendezvous {self._settings.run_id!r} at {self.store.endpoint} took longer than "
@@ -419,7 +425,11 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
         self._running().finish()
 
     async def released(self, limit: float) -> str:
-        """Wait until this finished member owes nothing any more."""
+        """Wait until this finished member owes nothing any more.
+
+        Cancellation:
+            Safe: the member stays finished.
+        """
         waiter = self._running().finish()
         with anyio.move_on_at(self._env.deadline(self._env.now() + limit)) as scope:
             await waiter.event.wait()
@@ -433,6 +443,7 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
                 state.names(rest) if state is not None else "unknown",
             )
             return f"the exit barrier of {limit:g} s ended"
+        self._recorder.finished(waiter.reason)
         return waiter.reason
 
     def _round_over(self, change: MembershipChange, error: RendezvousError | None) -> None:

@@ -303,8 +303,10 @@ class Executor:
             if not self._known or now >= self._heal_at:
                 if now >= self._heal_at:
                     self._records_fresh = False
-                self._heal_at = now + self._settings.expiry
+                self._heal_at = math.inf
                 await self._interruptibly(self._read)
+                # Counted from the answer: a store slower than the expiry would be read for ever and nothing else done.
+                self._heal_at = min(self._heal_at, self._env.now() + self._settings.expiry)
                 continue
             self._follow(tg)
             decision = self._decide()
@@ -621,9 +623,10 @@ class Executor:
         if self._release_waiter is not None:
             self._release_waiter.settle(self.state, reason="this node left the round")
         if self._join_waiter is not None:
-            self._join_waiter.settle(
-                error=error or RendezvousClosedError(f"This node left the rendezvous {self.keys.run_id!r}.")
-            )
+            left = RendezvousError(f"This node left the rendezvous {self.keys.run_id!r} while it was joining.")
+            self._join_waiter.settle(error=error or left)
+        self._news.set()  # who waits for news of the round has to know that none will come
+        self._news = anyio.Event()
 
     def _fail(self, error: RendezvousError) -> None:
         """The store is lost, or holds something unreadable: nothing can be agreed any more."""

@@ -182,6 +182,7 @@ class RendezvousInfo:
         round: Number of the round; only grows.
         failures: How many rounds of the run a failure opened; the same on every member.
         run_id: The run.
+        reservation: Rank 0: what keeps the bootstrap port until :meth:`release_port`.
     """
 
     store: Store

@@ -62,6 +62,14 @@ class Recorder:
         """Something ended in an error; called while it is handled."""
         self._record(NodeState.FAILED, what, f"{what} failed: {type(error).__name__}: {error}", logging.WARNING)
 
+    def closed(self) -> None:
+        """This node has closed the run id."""
+        self._record(NodeState.CLOSED, "closing", f"{self.node!r} has closed the rendezvous")
+
+    def finished(self, why: str) -> None:
+        """This node's work is done and it owes nothing any more."""
+        self._record(NodeState.SUCCEEDED, "finished", f"{self.node!r} has finished: {why}")
+
     def stopped(self) -> None:
         """The handler's block is over."""
         self._record(NodeState.STOPPED, "stopped", f"{self.node!r} has stopped")

@@ -77,7 +77,14 @@ class RoundKeeper(ABC):
 
     @abstractmethod
     async def released(self, limit: float) -> str:
-        """Wait until this finished member owes nothing any more; return why."""
+        """Wait until this finished member owes nothing any more; return why.
+
+        Args:
+            limit: Longest wait in seconds.
+
+        Cancellation:
+            Safe: the member stays finished.
+        """
 
 
 class Round:
@@ -85,6 +92,11 @@ class Round:
 
     Used as ``async with world:``. The body is cancelled when a member is lost or leaves, or newcomers wait, and the
     block then ends without an error; ``world.ended`` says why. A body that returns without :meth:`finish` joins again.
+
+    Args:
+        info: The snapshot.
+        keeper: Tells this round when its membership ends; None where it never does.
+        exit_barrier: Seconds that a finished member waits for the others.
 
     Attributes:
         info: The snapshot.
@@ -160,7 +172,12 @@ class Round:
                 self._keeper.mark_finished()
 
     def end(self, change: MembershipChange, error: RendezvousError | None = None) -> None:
-        """The membership is over: cancel the body, unless its work is done."""
+        """The membership is over: cancel the body, unless its work is done.
+
+        Args:
+            change: Why; the first one counts.
+            error: What the block raises, when the membership was lost rather than changed.
+        """
         if self.ended is None:
             self.ended, self._error = change, error
             if self._scope is not None and not self.is_finished:

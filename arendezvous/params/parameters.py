@@ -158,6 +158,8 @@ class RendezvousParameters:
     def get_as_bool(self, key: str, default: bool | None = None) -> bool | None:
         """The value of an option as a boolean: 1, true, t, yes, y or 0, false, f, no, n in any case.
 
+        A missing option, or None, is ``default``.
+
         Raises:
             ValueError: the value is none of these.
         """
@@ -171,6 +173,8 @@ class RendezvousParameters:
     def get_as_int(self, key: str, default: int | None = None) -> int | None:
         """The value of an option as an integer: an integer, or decimal digits with a sign and blanks around.
 
+        A missing option, or None, is ``default``.
+
         Raises:
             ValueError: the value is anything else, a boolean or a fraction included.
         """
@@ -183,6 +187,8 @@ class RendezvousParameters:
     def get_as_seconds(self, key: str, default: None = None) -> float | None: ...
     def get_as_seconds(self, key: str, default: float | None = None) -> float | None:
         """The value of an option as seconds: a ``timedelta``, a number, or a decimal number as text.
+
+        A missing option, or None, is ``default``.
 
         Raises:
             ValueError: the value is anything else, negative or not finite.

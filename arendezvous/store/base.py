@@ -39,7 +39,13 @@ DISCONNECT_GRACE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a store does natively; what it does not is emulated by polling with jitter."""
+    """What a store does natively; what it does not is emulated by polling with jitter.
+
+    Attributes:
+        watch: It says itself when a key changes.
+        lease: It lets keys of a dead owner vanish.
+        scan: It lists keys by prefix.
+    """
 
     watch: bool = True
     lease: bool = True
@@ -127,7 +133,8 @@ class Store(Protocol):
     async def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:
         """:meth:`compare_and_swap` with the return value of torch's ``compare_set``.
 
-        The stored value, except that a non-empty ``expected`` on a missing key comes back itself.
+        The stored value, ``desired`` if it was written, except that a non-empty ``expected`` on a missing key comes
+        back itself.
         """
         ...
 

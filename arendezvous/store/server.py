@@ -279,6 +279,10 @@ class TCPStoreServer:
     async def wait_idle(self, seconds: float, *, from_start: bool = True) -> None:
         """Return when no client has been connected for ``seconds``; see :meth:`StoreService.wait_idle`.
 
+        Args:
+            seconds: How long nobody must have been connected.
+            from_start: False: the time before the first client does not count.
+
         Cancellation:
             Safe.
         """

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from .streams import FaultyStream as FaultyStream
     from .streams import MemoryByteStream as MemoryByteStream
     from .streams import memory_stream_pair as memory_stream_pair
+    from .simulator import SimulationError as SimulationError
+    from .simulator import SimulationReport as SimulationReport
+    from .simulator import simulate as simulate
 
 _HOMES = {
     "CHECKS": "conformance",
@@ -26,9 +29,12 @@ _HOMES = {
     "ConformanceError": "conformance",
     "FaultyStream": "streams",
     "MemoryByteStream": "streams",
+    "SimulationError": "simulator",
+    "SimulationReport": "simulator",
     "VirtualTimeLoop": "clock",
     "check_store": "conformance",
     "memory_stream_pair": "streams",
+    "simulate": "simulator",
     "virtual_backend": "clock",
     "virtual_backends": "clock",
 }
@@ -39,9 +45,12 @@ __all__ = (
     "ConformanceError",
     "FaultyStream",
     "MemoryByteStream",
+    "SimulationError",
+    "SimulationReport",
     "VirtualTimeLoop",
     "check_store",
     "memory_stream_pair",
+    "simulate",
     "virtual_backend",
     "virtual_backends",
 )

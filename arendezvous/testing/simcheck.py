@@ -69,9 +69,11 @@ class Checker:
         self.writes = 0
         self.rounds = 0
         self.flood = anyio.Event()
-        self._worlds: dict[int, tuple[bytes, ...]] = {}
-        self._handed: dict[int, dict[int, str]] = {}
-        self._common: dict[int, object] = {}
+        # Of this history: the store may be lost, and the next one counts on from what its first nodes remember.
+        self._completed_here: set[int] = set()
+        self._worlds: dict[int, list[tuple[bytes, ...]]] = {}
+        self._handed: dict[tuple[bytes, ...], dict[int, str]] = {}
+        self._common: dict[tuple[bytes, ...], object] = {}
         self._last_round: dict[int, int] = {}
         self._names: dict[bytes, str] = {}
         self._owners: dict[bytes, Life] = {}
@@ -140,9 +142,10 @@ class Checker:
 
     def _completed(self, state: RendezvousState) -> None:
         self.rounds += 1
-        if state.round in self._worlds:
+        if state.round in self._completed_here:
             self.violation(f"round {state.round} was completed twice")
-        self._worlds[state.round] = state.participants
+        self._completed_here.add(state.round)
+        self._worlds.setdefault(state.round, []).append((state.round_nonce, *state.participants))
         if not self.plan.min_nodes <= len(state.participants) <= self.plan.max_nodes:
             self.violation(f"round {state.round} was completed with {len(state.participants)} nodes")
         for inc in state.participants:
@@ -160,6 +163,13 @@ class Checker:
                 if ghost.dead and ghost.ended < successor.started:
                     self.violation(f"round {state.round} ranks {ghost.name}, which is dead, with its successor")
 
+    def store_lost(self) -> None:
+        """The store is gone with all it held."""
+        self.note("the store is lost")
+        self.state = None
+        self._completed_here.clear()
+        self.quiet_since = anyio.current_time()
+
     # ---- what nodes are told ----------------------------------------------------------------------------------
 
     def withdrew(self, inc: bytes) -> None:
@@ -176,21 +186,20 @@ class Checker:
         """A node was handed a round."""
         number = info.round
         self.note(f"{life.name} has round {number} rank {info.rank}/{info.world_size}")
-        world = self._worlds.get(number)
-        if world is None:
-            self.violation(f"{life.name} was handed round {number}, which was never completed")
-            return
         incs = tuple(node.incarnation for node in info.participants)
-        if incs != world:
-            self.violation(f"{life.name} sees round {number} as {self.names(incs)}, it is {self.names(world)}")
-        if info.world_size != len(world) or not 0 <= info.rank < len(world) or world[info.rank] != inc:
-            self.violation(f"{life.name} has rank {info.rank} of {info.world_size} in {self.names(world)}")
-        owners = self._handed.setdefault(number, {})
+        key = next((key for key in self._worlds.get(number, []) if key[1:] == incs), None)
+        if key is None:
+            known = " or ".join(self.names(key[1:]) for key in self._worlds.get(number, []))
+            self.violation(f"{life.name} sees round {number} as {self.names(incs)}, it is {known or 'not complete'}")
+            return
+        if info.world_size != len(incs) or not 0 <= info.rank < len(incs) or incs[info.rank] != inc:
+            self.violation(f"{life.name} has rank {info.rank} of {info.world_size} in {self.names(incs)}")
+        owners = self._handed.setdefault(key, {})
         if (other := owners.setdefault(info.rank, life.name)) != life.name:
             self.violation(f"rank {info.rank} of round {number} was handed to {other} and to {life.name}")
         common = (info.bootstrap_store_info, info.failures, info.world_size)
-        if self._common.setdefault(number, common) != common:
-            self.violation(f"{life.name} got {common} in round {number}, another one {self._common[number]}")
+        if self._common.setdefault(key, common) != common:
+            self.violation(f"{life.name} got {common} in round {number}, another one {self._common[key]}")
         if number <= self._last_round.get(life.plan.index, -1):
             self.violation(f"{life.name} was handed round {number} after {self._last_round[life.plan.index]}")
         self._last_round[life.plan.index] = number

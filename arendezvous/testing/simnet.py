@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from ..store.base import DISCONNECT_GRACE
 from ..store.client import TCPStore
+from ..store.connection import ROOT
 from ..store.memory import MemoryStore
 from ..store.service import StoreService
+from ..wire.frames import MAX_FRAME
+from .simcheck import WatchedTable
 from .simclock import Outage
 from .simstore import Line, SimStore
 from .streams import FaultyStream, MemoryByteStream, memory_stream_pair
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from anyio.abc import ByteStream, TaskGroup
 
     from ..store.base import Store
+    from ..store.table import Table
+    from .simcheck import Checker
 
 __all__ = ("MemoryNetwork", "Network", "Station", "TcpNetwork")
 
@@ -51,7 +57,13 @@ class Station:
 
 
 class Network:
-    """A store and the ways to it."""
+    """A store and the ways to it.
+
+    Attributes:
+        table: What the store holds.
+    """
+
+    table: Table
 
     def station(self, line: Line) -> Station:
         """A new process's end."""
@@ -61,8 +73,9 @@ class Network:
 class MemoryNetwork(Network):
     """One memory store; faults are those of :class:`~arendezvous.testing.simstore.SimStore`."""
 
-    def __init__(self, inner: MemoryStore, tasks: TaskGroup) -> None:
-        self._inner, self._tasks = inner, tasks
+    def __init__(self, checker: Checker, tasks: TaskGroup) -> None:
+        self._inner, self._tasks = MemoryStore(), tasks
+        self.table = self._inner._table = WatchedTable(checker.see, grace=DISCONNECT_GRACE)
 
     def station(self, line: Line) -> Station:
         """A new process's end."""
@@ -94,8 +107,26 @@ class _MemoryStation(Station):
 class TcpNetwork(Network):
     """One real server; every process has a real client, and its streams suffer."""
 
-    def __init__(self, service: StoreService, tasks: TaskGroup) -> None:
-        self.service, self.tasks = service, tasks
+    def __init__(self, checker: Checker, tasks: TaskGroup) -> None:
+        self._checker, self.tasks = checker, tasks
+        self.service: StoreService | None = None
+
+    async def serve(self, lost: float, back: float) -> None:
+        """Run the server; it loses everything at ``lost`` and is empty when it is back."""
+        with anyio.move_on_at(lost):
+            await self._serve()
+        self.service = None
+        self._checker.store_lost()
+        await anyio.sleep_until(back)
+        await self._serve()
+
+    async def _serve(self) -> None:
+        async with StoreService() as service:
+            self.table = service.table = WatchedTable(
+                self._checker.see, grace=DISCONNECT_GRACE, max_value=MAX_FRAME - 65536, root=ROOT
+            )
+            self.service = service
+            await anyio.sleep_forever()
 
     def station(self, line: Line) -> Station:
         """A new process's end."""
@@ -129,7 +160,8 @@ class _TcpStation(Station):
         line, rng = self._line, self._rng
         await line.travel(rng.uniform(*line.weather.delay))
         weather = line.weather  # the calm may have come
-        if weather.lost_request and rng.random() < 2 * weather.lost_request:
+        service = self._network.service
+        if service is None or (weather.lost_request and rng.random() < 2 * weather.lost_request):
             raise ConnectionRefusedError("refused by the simulation")
         client, server = memory_stream_pair(addresses=((f"10.0.0.{rng.randint(1, 250)}", 1000), ("10.0.0.254", 1)))
         stream = FaultyStream(client, delay=weather.delay, rng=rng, sleep=line.travel)
@@ -140,7 +172,7 @@ class _TcpStation(Station):
             stream.cut_send_at = 40 + int(rng.expovariate(weather.lost_request / 100))
         self._streams = [(faulty, end) for faulty, end in self._streams if not end._closed]
         self._streams.append((stream, client))
-        self._network.tasks.start_soon(self._network.service.serve_stream, server)
+        self._network.tasks.start_soon(service.serve_stream, server)
         return stream
 
     async def died(self, *, noticed: bool) -> None:

@@ -101,6 +101,9 @@ class Plan:
         expiry: Seconds of silence that mean death.
         last_call: Seconds.
         notify_lost: Members want to be told of losses.
+        store_lost: When the store restarts empty, with another epoch; inf = never. On ``tcp`` only.
+        store_back: When it serves again.
+        twins: The first two nodes have the same descriptor: containers, each with a process 1.
     """
 
     seed: int
@@ -113,6 +116,9 @@ class Plan:
     expiry: float
     last_call: float
     notify_lost: bool
+    store_lost: float
+    store_back: float
+    twins: bool
 
     def parameters(self, index: int) -> RendezvousParameters:
         """What node ``index`` asks for."""
@@ -122,7 +128,7 @@ class Plan:
             f"simulation {self.seed}",
             self.min_nodes,
             self.max_nodes,
-            f"10.0.0.{index + 1}",
+            f"10.0.0.{1 if self.twins and index == 1 else index + 1}",
             node_rank=index if self.options["rank_order"] == "node_rank" else None,
             bootstrap_port=29500 + index,
             config=self.options,
@@ -160,11 +166,11 @@ def _crashes(rng: Random, hostility: float, start: float) -> tuple[Crash, ...]:
     found: list[Crash] = []
     at = start
     while rng.random() < 0.45 * hostility and len(found) < 3:
-        at = rng.uniform(at + 0.05, CALM)
-        restart = rng.uniform(0.0, 4.0) if rng.random() < 0.75 else math.inf
+        at = min(at + 0.05 + rng.uniform(0, rng.choice([3.0, CALM])), CALM)
+        restart = rng.uniform(0.0, rng.choice([0.5, 4.0])) if rng.random() < 0.75 else math.inf
         if at + restart > CALM:
             restart = math.inf
-        found.append(Crash(at, rng.random() < 0.7, restart, rng.random() < 0.5))
+        found.append(Crash(at, rng.random() < 0.6, restart, rng.random() < 0.6))
         if math.isinf(restart):
             break
         at += restart
@@ -215,11 +221,12 @@ def make_plan(seed: int, nodes: int | None = None) -> Plan:
     finishing = rng.random() < 0.35
     order = "node_rank" if min_nodes == count else rng.choice(["address", "natural", "stable"])
     made = [_node(seed, index, hostility, finishing) for index in range(count)]
-    if rng.random() < 0.1:
+    if rng.random() < 0.08:
         index = rng.randrange(count)
         made[index] = NodePlan(
             **{name: getattr(made[index], name) for name in NodePlan.__slots__} | {"closes_at": rng.uniform(1, CALM)}
         )
+    store_lost = rng.uniform(1, CALM - 3) if rng.random() < 0.08 * hostility else math.inf
     return Plan(
         seed=seed,
         min_nodes=min_nodes,
@@ -241,4 +248,7 @@ def make_plan(seed: int, nodes: int | None = None) -> Plan:
         expiry=interval * attempts,
         last_call=last_call,
         notify_lost=notify_lost,
+        store_lost=store_lost,
+        store_back=store_lost + rng.uniform(0.0, 2.0),
+        twins=count > 1 and rng.random() < 0.1,
     )

@@ -22,18 +22,16 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ..store.base import DISCONNECT_GRACE
-from ..store.memory import MemoryStore
-from ..store.service import StoreService
-from ..wire.frames import MAX_FRAME
 from .clock import virtual_backend
-from .simcheck import Checker, WatchedTable
+from .simcheck import Checker
 from .simnet import MemoryNetwork, Network, TcpNetwork
 from .simnode import Life, Node
 from .simorder import in_order
 from .simplan import CALM, make_plan
 
 if TYPE_CHECKING:
-    from ..store.table import Table
+    from anyio.abc import TaskGroup
+
     from .simplan import Plan
 
 __all__ = ("SimulationError", "SimulationReport", "simulate")
@@ -82,7 +80,7 @@ class SimulationReport:
         """The command that does the same again."""
         nodes = f" --nodes {self.nodes}" if self.nodes is not None else ""
         return (
-            f"python -m arendezvous.testing.simulate {self.seed} --transport {self.transport} "
+            f"python -m arendezvous.testing.replay {self.seed} --transport {self.transport} "
             f"--backend {self.backend}{nodes} -v"
         )
 
@@ -180,41 +178,35 @@ class _Simulation:
             + ", ".join(f"{name} {value}" for name, value in plan.options.items())
         )
         began = anyio.current_time()
-        if self._transport == "memory":
-            store = MemoryStore()
-            table: Table = WatchedTable(checker.see, grace=DISCONNECT_GRACE)
-            store._table = table
-            await self._run(table, lambda tasks: MemoryNetwork(store, tasks))
-        else:
-            service = StoreService()
-            table = service.table = WatchedTable(
-                checker.see, grace=DISCONNECT_GRACE, max_value=MAX_FRAME - 65536, root=b"/"
-            )
-            async with service:
-                await self._run(table, lambda tasks: TcpNetwork(service, tasks))
+        async with anyio.create_task_group() as tasks:
+            network: Network
+            if self._transport == "memory":
+                network = MemoryNetwork(checker, tasks)
+            else:
+                network = TcpNetwork(checker, tasks)
+                tasks.start_soon(network.serve, plan.store_lost, plan.store_back)
+                await anyio.sleep(0)
+            await self._run(network, tasks)
+            tasks.cancel_scope.cancel()
         return anyio.current_time() - began
 
-    async def _run(self, table: Table, make: object) -> None:
+    async def _run(self, network: Network, tasks: TaskGroup) -> None:
         plan, checker = self._plan, self.checker
-        async with anyio.create_task_group() as tasks:
-            network: Network = make(tasks)  # type: ignore[operator]
-            nodes = [Node(part, plan, self._lives, checker, network, tasks) for part in plan.nodes]
-            for node in nodes:
-                tasks.start_soon(node.run)
-            with anyio.move_on_at(CALM):
-                await checker.flood.wait()
-                tasks.cancel_scope.cancel()
-                return
-            checker.note("calm")
-            for life in self._lives:
-                life.station.calm()
-            await self._rest(table)
-            await self._end(nodes, table)
-            for life in self._lives:
-                await life.station.dispose()
-            tasks.cancel_scope.cancel()
+        nodes = [Node(part, plan, self._lives, checker, network, tasks) for part in plan.nodes]
+        for node in nodes:
+            tasks.start_soon(node.run)
+        with anyio.move_on_at(CALM):
+            await checker.flood.wait()
+            return
+        checker.note("calm")
+        for life in self._lives:
+            life.station.calm()
+        await self._rest(network)
+        await self._end(nodes, network)
+        for life in self._lives:
+            await life.station.dispose()
 
-    async def _rest(self, table: Table) -> None:
+    async def _rest(self, network: Network) -> None:
         """Wait until the nodes have come to rest, then watch whether they stay there."""
         plan, checker = self._plan, self.checker
         idle = 2 * plan.expiry + plan.last_call + 3.0
@@ -237,14 +229,14 @@ class _Simulation:
                 checker.violation(f"no rest: {sentence}")
             return
         checker.note("at rest")
-        now = anyio.current_time()
+        now, table = anyio.current_time(), network.table
         table.expire(now)
         leases = len(table.leases(b"", now))
         alive = sum(not life.dead and not life.over and life.executor is not None for life in self._lives)
         if leases != alive:
             checker.violation(f"{leases} leases for {alive} nodes")
 
-    async def _end(self, nodes: list[Node], table: Table) -> None:
+    async def _end(self, nodes: list[Node], network: Network) -> None:
         """Everybody leaves; nothing may stay behind."""
         checker = self.checker
         for life in self._lives:
@@ -259,6 +251,7 @@ class _Simulation:
         await anyio.sleep(2 * DISCONNECT_GRACE)
         if remains := checker.remains():
             checker.violation(f"everybody has left, and {', '.join(remains)} is listed")
+        table = network.table
         table.expire(anyio.current_time())
         left = table.leases(b"", anyio.current_time())
         if left:

@@ -28,6 +28,7 @@ ENVIRONMENT_RULES = {
     "wait_for_silence": "a newcomer does not replace its listed twin at once",
     "keys": "one key per announcement; off: one key per node, overwritten",
     "no_deletion": "announcements are not deleted one by one; off (with keys off): a folder deletes what it folded",
+    "announce_first": "a node announces in a generation before it folds in it",
     "gen_ack": "only a folded LEAVE is an acknowledgement; off: a generation newer than the LEAVE is one too",
     "finished_watch": "a member that has finished goes on watching",
     "finished_stay_out": "a member that has finished never joins again with the same incarnation",
@@ -35,7 +36,7 @@ ENVIRONMENT_RULES = {
 
 #: Faults that have limits of their own besides the common budget; ``restart``, ``again``, ``finish`` and ``flight``
 #: are not counted by the common budget.
-FREE = frozenset({"restart", "flight", "again", "finish"})
+FREE = frozenset({"restart", "again", "finish"})
 LIMITED = ("crash", "restart", "cancel", "false", "spontaneous", "suspend", "close", "flight", "again", "finish")
 
 _DEFAULTS = {

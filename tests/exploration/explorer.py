@@ -10,8 +10,12 @@ from __future__ import annotations
 import gc
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from unittest.mock import patch
+
+from arendezvous.core.state import RendezvousState
 
 from .config import FREE, LIMITED, Config
 from .rest import rest
@@ -28,6 +32,7 @@ class Outcome:
         config: What was explored.
         states: How many global states were found.
         seconds: How long it took.
+        cpu: How long it computed.
         complete: All of them were expanded.
         violation: What must never happen, with its shortest trace.
         stuck: A rest state that is not legal, with its shortest trace; how many there are.
@@ -38,6 +43,7 @@ class Outcome:
     config: Config
     states: int = 0
     seconds: float = 0.0
+    cpu: float = 0.0
     complete: bool = False
     violation: tuple[str, list[str]] | None = None
     stuck: tuple[str, list[str]] | None = None
@@ -62,10 +68,10 @@ class Outcome:
         return "circle" if self.cyclic > 0 else "clean"
 
     def __str__(self) -> str:
-        rate = self.states / self.seconds if self.seconds else 0.0
+        rate = self.states / self.cpu if self.cpu else 0.0
         text = (
             f"{self.config}: {self.states} states{'' if self.complete else ' (not all expanded)'}, "
-            f"{self.seconds:.1f} s, {rate:.0f}/s, {self.decisions} decisions, {self.rests} rest states: {self.verdict}"
+            f"{self.seconds:.1f} s ({self.cpu:.1f} s CPU, {rate:.0f}/s), {self.decisions} decisions, {self.rests} rest states: {self.verdict}"
         )
         for what, found in (("violation", self.violation), ("stuck", self.stuck)):
             if found is not None:
@@ -85,6 +91,7 @@ class _Search:
         self._purse_ids = {self.purses[0]: 0}
         self._faults = sum(15 << 4 * (k + 1) for k, kind in enumerate(LIMITED) if kind not in FREE)
         self._pay: dict[tuple[int, int], int] = {}
+        self.step = ""
         self.first = (0, 0, *nobody, 0, 0)
         self.canonical: Callable[[tuple[int, ...]], tuple[int, ...]] = space.canonical if space.symmetric else tuple
         self._moves: dict[tuple[int, int, int], list[dict[int, tuple[Move, ...]]]] = {}
@@ -132,6 +139,7 @@ class _Search:
             nid = g[2 + i]
             moves = table[k].get(nid)
             if moves is None:
+                self.step = f"{i} computes its next step"
                 moves = table[k][nid] = space.moves(i, sid, lid, nid, alive, k >= n)
             for effect, label, cost, free, after, extra in moves:
                 left = purse
@@ -144,6 +152,7 @@ class _Search:
                 if effect == LOCAL:
                     emit((*g[: 2 + i], after, *g[3 + i : -2], left, flight), free, label)
                 elif effect == CAS:
+                    self.step = label
                     emit(self._swap(g, i, after, extra, left), free, label)
                 elif effect == LOG:
                     emit((sid, extra, *g[2 : 2 + i], after, *g[3 + i : -2], left, flight), free, label)
@@ -159,6 +168,7 @@ class _Search:
                     emit((sid, lid, *nodes, left, flight), free, label)
                 else:
                     assert effect == BAD
+                    self.step = label
                     raise Violation(label)
 
     def _swap(self, g: tuple[int, ...], i: int, after: int, target: int, purse: int) -> tuple[int, ...]:
@@ -260,7 +270,8 @@ class _Search:
             lid = space.append(g[1], record, g[0])
             emit((g[0], lid, *clear[2:]), False, f"the late {record.kind.name} of {space.index[record.inc]} arrives")
         elif space.rule("nonce") or base == g[0]:
-            emit(self._swap(clear, -1, 0, what, g[-2]), False, f"the late swap arrives: {space.show(what)}")
+            self.step = f"the late swap arrives: {space.show(what)}"
+            emit(self._swap(clear, -1, 0, what, g[-2]), False, self.step)
 
 
 def explore(
@@ -284,15 +295,27 @@ def explore(
     enabled = gc.isenabled()
     gc.disable()
     try:
-        return _explore(config, cap, seconds, progress)
+        with _views(config):
+            return _explore(config, cap, seconds, progress)
     finally:
         if enabled:
             gc.enable()
 
 
+@contextmanager
+def _views(config: Config) -> Iterator[None]:
+    """The seats as the design first had them, when ``view`` is off: those of the dead are never freed."""
+    if "view" not in config.off:
+        yield
+        return
+    naive = property(lambda state: max(0, state.settings.max_nodes - len(state.participants)))
+    with patch.object(RendezvousState, "seats", naive):
+        yield
+
+
 def _explore(config: Config, cap: int, seconds: float, progress: Callable[[str], None] | None) -> Outcome:
     outcome = Outcome(config)
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     search = _Search(config)
     canonical = search.canonical
     first = canonical(search.first)
@@ -331,10 +354,15 @@ def _explore(config: Config, cap: int, seconds: float, progress: Callable[[str],
     outcome.states, outcome.complete = len(states), at == len(states)
     outcome.decisions = search.space.decisions
     if violation is not None:
-        outcome.violation = violation, _trace(search, states, parents, at)
+        steps, concrete = _trace(search, states, parents, at)
+        try:
+            search.successors(concrete, lambda g, free, label: None)
+        except Violation as found:
+            violation = str(found)  # with the names that the trace uses
+        outcome.violation = violation, [*steps, search.step]
     else:
         _liveness(outcome, search, states, parents, edges, offsets, at)
-    outcome.seconds = time.perf_counter() - start
+    outcome.seconds, outcome.cpu = time.perf_counter() - start, time.process_time() - cpu
     return outcome
 
 
@@ -355,7 +383,8 @@ def _liveness(
             else:
                 outcome.stuck_count += 1
                 if outcome.stuck is None:
-                    outcome.stuck = why, _trace(search, states, parents, k)
+                    steps, concrete = _trace(search, states, parents, k)
+                    outcome.stuck = rest(search.space, concrete) or why, steps
     if not outcome.complete:
         return
     # Steps without faults that never go round: peel off whatever leads only to what was peeled off before. Only what
@@ -387,7 +416,9 @@ def _liveness(
         outcome.circle = _circle(search, states, parents, degree, edges, offsets)
 
 
-def _walk(search: _Search, g: tuple[int, ...], path: list[tuple[int, ...]]) -> list[str]:
+def _walk(
+    search: _Search, g: tuple[int, ...], path: list[tuple[int, ...]]
+) -> tuple[list[str], tuple[int, ...]]:
     """Descriptions of the steps from ``g`` through representatives, with the names that the nodes have in ``g``."""
     steps: list[str] = []
     for to in path:
@@ -409,10 +440,12 @@ def _walk(search: _Search, g: tuple[int, ...], path: list[tuple[int, ...]]) -> l
             pass
         g, label = found[0]
         steps.append(label)
-    return steps
+    return steps, g
 
 
-def _trace(search: _Search, states: list[tuple[int, ...]], parents: array[int], k: int) -> list[str]:
+def _trace(
+    search: _Search, states: list[tuple[int, ...]], parents: array[int], k: int
+) -> tuple[list[str], tuple[int, ...]]:
     path = [k]
     while parents[path[-1]] >= 0:
         path.append(parents[path[-1]])
@@ -436,5 +469,5 @@ def _circle(
         path.append(k)
         k = next(edges[e] for e in range(offsets[k], offsets[k + 1]) if degree[edges[e]] > 0)
     circle = [*path[seen[k] :], k]
-    steps = _trace(search, states, parents, circle[0])
-    return [*steps, "--- and round and round:", *_walk(search, states[circle[0]], [states[j] for j in circle[1:]])]
+    steps, concrete = _trace(search, states, parents, circle[0])
+    return [*steps, "--- and round and round:", *_walk(search, concrete, [states[j] for j in circle[1:]])[0]]

@@ -207,4 +207,3 @@ async def test_a_damaged_address_is_an_error_and_the_member_leaves() -> None:
             state = await state_of(store)
             assert state is not None
             assert state.ring == ()
-

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import pickle
+import time
 
 import anyio
 import pytest
@@ -13,15 +13,14 @@ import pytest
 from arendezvous.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
+    RendezvousError,
     RendezvousExhaustedError,
     RendezvousGracefulExitError,
     RendezvousSettingsError,
-    RendezvousStateError,
     RendezvousTimeoutError,
     RendezvousUsageError,
 )
 from arendezvous.handler import dynamic
-from arendezvous.handler.dynamic import DynamicRendezvousHandler
 from arendezvous.params import RendezvousParameters
 from arendezvous.store.client import TCPStore
 from arendezvous.store.memory import MemoryStore
@@ -283,7 +282,11 @@ async def test_settings_bind_nobody_once_everybody_has_left() -> None:
 @pytest.mark.parametrize("attempt", range(5))
 async def test_a_member_that_rejoins_at_once_does_not_change_the_world_of_slow_readers(attempt: int) -> None:
     """D8 (a), D16: b comes back before a and c have looked; all three have the ranks of one frozen round."""
-    async with MemoryStore() as store, Node(store, params(3, 3, "127.0.0.2")) as a, Node(store, params(3, 3, "127.0.0.1")) as b:
+    async with (
+        MemoryStore() as store,
+        Node(store, params(3, 3, "127.0.0.2")) as a,
+        Node(store, params(3, 3, "127.0.0.1")) as b,
+    ):
         async with Node(store, params(3, 3, "127.0.0.3")) as c, anyio.create_task_group() as tg:
             held = anyio.Event()
 
@@ -433,7 +436,11 @@ async def _waiting(node: Node, count: int) -> bool:
 @VIRTUAL
 async def test_scale_up_gives_the_newcomer_the_bootstrap_address_of_the_new_round() -> None:
     """D2, D4: one to two nodes; upstream's newcomer waits for an address that nobody publishes."""
-    async with TCPStoreServer() as server, TCPStore(server.host, server.port) as one, TCPStore(server.host, server.port) as two:
+    async with (
+        TCPStoreServer() as server,
+        TCPStore(server.host, server.port) as one,
+        TCPStore(server.host, server.port) as two,
+    ):
         async with Node(one, params(1, 2, "127.0.0.1")) as a, Node(two, params(1, 2, "127.0.0.2")) as b:
             first = await a.join()
             async with anyio.create_task_group() as tg:
@@ -819,7 +826,9 @@ async def test_a_node_that_becomes_rank_0_publishes_an_address_of_its_own() -> N
             assert info.bootstrap_store_info.addr == "127.0.0.3"
             info.release_port()
             # The port is free to listen on for the worker, and can then be dialled.
-            listener = await anyio.create_tcp_listener(local_host="127.0.0.3", local_port=info.bootstrap_store_info.port)
+            listener = await anyio.create_tcp_listener(
+                local_host="127.0.0.3", local_port=info.bootstrap_store_info.port
+            )
             await listener.aclose()
 
 
@@ -1235,7 +1244,9 @@ async def test_a_join_that_times_out_behind_a_busy_round_names_its_members() -> 
     """D52."""
     async with MemoryStore() as store, Node(store, params(1, 2)) as a, Node(store, params(1, 2, join_timeout=2)) as b:
         await a.join()
-        with pytest.raises(RendezvousTimeoutError, match="2 s ended.*'run'.*waiting until its members re-join") as caught:
+        with pytest.raises(
+            RendezvousTimeoutError, match="2 s ended.*'run'.*waiting until its members re-join"
+        ) as caught:
             await b.join()
         assert repr(a.handler.node) in str(caught.value)
         assert not isinstance(caught.value, RendezvousExhaustedError)
@@ -1367,3 +1378,173 @@ async def test_a_store_that_was_stopped_is_a_connection_error_that_names_it() ->
                 with pytest.raises(RendezvousConnectionError, match=where):
                     await node.join()
                 assert not await node.handler.shutdown()
+
+
+# ---- load and cadence ---------------------------------------------------------------------------------------------
+
+
+@VIRTUAL
+async def test_many_joiners_write_the_state_in_batches() -> None:
+    """D38, R88: swaps do not grow with the square of the nodes; announcements are one per node."""
+    size = 48
+    async with MemoryStore() as store, anyio.create_task_group() as tg:
+        nodes = [Node(store, params(size, size, base=CALM)) for _ in range(size)]
+        done, over = 0, anyio.Event()
+
+        async def agent(node: Node) -> None:
+            nonlocal done
+            async with node:
+                await node.join()
+                done += 1
+                await over.wait()
+
+        for node in nodes:
+            tg.start_soon(agent, node)
+        with fail_after(60):
+            await until(lambda: done == size)
+        counters = [node.handler.counters for node in nodes]
+        over.set()
+    assert sum(c.swaps for c in counters) <= 2 * size
+    assert sum(c.announcements for c in counters) <= 2 * size
+
+
+@VIRTUAL
+async def test_idle_nodes_with_few_attempts_do_not_evict_each_other() -> None:
+    """D36: beating starts with the join, at its own pace; also through a long last call."""
+    settings = params(2, 3, keep_alive_interval=1, keep_alive_max_attempt=2, last_call_timeout=20, join_timeout=60)
+    async with MemoryStore() as store, Node(store, settings) as a, Node(store, settings) as b:
+        infos = await form(a, b)
+        assert {i.world_size for i in infos} == {2}
+        await anyio.sleep(30)
+        assert await a.handler.num_nodes_waiting() == await b.handler.num_nodes_waiting() == 0
+        assert a.handler.counters.evictions == b.handler.counters.evictions == 0
+
+
+@VIRTUAL
+async def test_the_last_leaver_dying_between_two_rounds_stops_nobody() -> None:
+    """R19: a has re-joined, b is the last of the old round and is killed; the new one opens all the same."""
+    async with MemoryStore() as store, Node(store, params(1, 2)) as a, Node(store, params(1, 2)) as b:
+        await form(a, b)
+        async with anyio.create_task_group() as tg:
+            got = []
+
+            async def join() -> None:
+                got.append(await a.join())
+
+            tg.start_soon(join)
+            await anyio.sleep(0.1)
+            b.line.cut()
+            with fail_after(3):
+                await until(lambda: got)
+        assert outcome(got) == [(1, 0, 1)]
+
+
+def _blocked_agent(backend: tuple, endpoint: tuple, worlds: list) -> None:
+    """A node on an event loop of its own in another thread; in its first world of two it blocks that loop for 2 s."""
+
+    async def agent() -> None:
+        blocked = False
+        async with TCPStore(*endpoint) as store, Node(store, _blocked_settings("127.0.0.3")) as node:
+            async for world in node.handler.rounds():
+                async with world:
+                    worlds.append((world.round, world.world_size))
+                    if world.world_size == 2 and blocked:
+                        world.finish()
+                    elif world.world_size == 2:
+                        time.sleep(2)  # what a careless host program does
+                        blocked = True
+                        await anyio.sleep_forever()
+                    else:
+                        await anyio.sleep_forever()
+
+    anyio.run(agent, backend=backend[0], backend_options=backend[1])
+
+
+def _blocked_settings(addr: str) -> RendezvousParameters:
+    return params(1, 2, addr, keep_alive_interval=0.3, last_call_timeout=0.5, join_timeout=60)
+
+
+async def test_a_node_whose_event_loop_was_blocked_joins_again_and_is_no_orphan(anyio_backend: tuple) -> None:
+    """R94, D9: 2 s in ``time.sleep`` with an expiry of 0.9 s; evicted, told, back."""
+    async with TCPStoreServer() as server, anyio.create_task_group() as tg:
+        theirs: list = []
+        mine: list = []
+        endpoint = (server.host, server.port)
+        tg.start_soon(anyio.to_thread.run_sync, lambda: _blocked_agent(anyio_backend, endpoint, theirs))
+        async with TCPStore(*endpoint) as store, Node(store, _blocked_settings("127.0.0.2")) as node:
+            with fail_after(40):
+                async for world in node.handler.rounds():
+                    async with world:
+                        mine.append((world.round, world.world_size))
+                        if sum(size == 2 for _, size in mine) == 2:
+                            world.finish()
+                        else:
+                            await anyio.sleep_forever()
+    assert mine[-1] == theirs[-1]
+    assert mine[-1][1] == 2
+    lone = [number for number, size in mine if size == 1]
+    assert any(number < mine[-1][0] for number in lone), "nobody noticed that the other was silent"
+
+
+# ---- leaving while joining ----------------------------------------------------------------------------------------
+
+
+@VIRTUAL
+@pytest.mark.parametrize("phase", ["waiting", "bootstrap"])
+async def test_a_join_ends_with_an_error_when_its_node_leaves_meanwhile(phase: str) -> None:
+    """Another task calls ``leave()``: the join does not hang, and does not join again behind its back."""
+    async with MemoryStore() as store, Node(store, params(2, 2, "127.0.0.2")) as a:
+        async with Node(store, params(2, 2, "127.0.0.3")) as b, anyio.create_task_group() as tg:
+            ended = []
+
+            async def never(name: str, args: tuple) -> None:
+                if name == "compare_and_swap" and args[0].endswith("bootstrap"):
+                    await anyio.sleep_forever()
+
+            a.line.gate = never
+
+            async def join() -> None:
+                with pytest.raises(RendezvousError, match="left") as caught:
+                    await b.join()
+                assert not isinstance(caught.value, RendezvousClosedError)  # nothing is closed
+                ended.append(True)
+
+            tg.start_soon(join)
+            if phase == "bootstrap":
+                tg.start_soon(_swallow, a)
+            await anyio.sleep(0.5)
+            await b.handler.leave()
+            with fail_after(2):
+                await until(lambda: ended)
+            await anyio.sleep(1)
+            state = await state_of(store)
+            assert state is not None
+            assert not state.listed(b.inc)
+            tg.cancel_scope.cancel()
+
+
+@VIRTUAL
+@pytest.mark.parametrize("phase", ["waiting", "bootstrap"])
+async def test_a_join_in_another_task_ends_when_the_handlers_block_does(phase: str) -> None:
+    async with MemoryStore() as store, Node(store, params(2, 2, "127.0.0.2")) as a, anyio.create_task_group() as tg:
+        ended = []
+
+        async def never(name: str, args: tuple) -> None:
+            if name == "compare_and_swap" and args[0].endswith("bootstrap"):
+                await anyio.sleep_forever()
+
+        a.line.gate = never
+
+        async def join(node: Node) -> None:
+            with pytest.raises(RendezvousError):
+                await node.join()
+            ended.append(True)
+
+        if phase == "bootstrap":
+            tg.start_soon(_swallow, a)
+        async with Node(store, params(2, 2, "127.0.0.3")) as b:
+            tg.start_soon(join, b)
+            await anyio.sleep(0.5)
+        with fail_after(2):
+            await until(lambda: ended)
+        tg.cancel_scope.cancel()

@@ -46,7 +46,9 @@ def leases(*ages: tuple[int, float, bool]) -> list[LeaseInfo]:
 def test_members_waiters_and_spares_are_told_apart() -> None:
     """api.md A.3: roles, ranks, conditions and ages."""
     described = describe(
-        state("123", "45", complete=True, gone={node(2).incarnation: Gone.LOST}, finished=frozenset([node(3).incarnation])),
+        state(
+            "123", "45", complete=True, gone={node(2).incarnation: Gone.LOST}, finished=frozenset([node(3).incarnation])
+        ),
         leases((1, 0.5, True), (3, 2.0, False), (4, 1.0, True)),
         KEYS,
         "store:1",
@@ -88,7 +90,9 @@ def test_members_that_have_not_come_back_are_named() -> None:
 
 
 def test_a_sentence_names_run_endpoint_reason_and_who_is_silent() -> None:
-    described = describe(state("12", complete=True), leases((1, 0, True)), KEYS, "store:1", reason="round 4 is complete")
+    described = describe(
+        state("12", complete=True), leases((1, 0, True)), KEYS, "store:1", reason="round 4 is complete"
+    )
     text = described.explain()
     for part in ("'run'", "store:1", "round 4 is complete", "not heard of: host2_1_0"):
         assert part in text
@@ -107,7 +111,10 @@ async def test_a_handler_explains_what_it_waits_for_and_when_that_ends() -> None
     """R49, D52: counts, bounds and the last call, as they change."""
     async with MemoryStore() as store, Node(store, params(2, 4, last_call_timeout=3, join_timeout=60)) as a:
         assert "nobody has joined" in (await a.handler.status()).explain()
-        async with Node(store, params(2, 4, last_call_timeout=3, join_timeout=60)) as b, anyio.create_task_group() as tg:
+        async with (
+            Node(store, params(2, 4, last_call_timeout=3, join_timeout=60)) as b,
+            anyio.create_task_group() as tg,
+        ):
             tg.start_soon(a.join)
             await anyio.sleep(1)
             text = (await a.handler.status()).explain()

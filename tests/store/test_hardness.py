@@ -100,7 +100,8 @@ async def test_five_thousand_idle_clients_cost_little_and_the_others_are_served(
                     assert poll.poll(0) == []
                 closed = await server.close()
                 assert closed["connections"] == 0
-                assert closed["whole"] < 3 * SLOW
+                # A second on an idle machine, whose other core has 5,000 clients to tell.
+                assert closed["whole"] < 8 * SLOW
 
 
 GARBAGE = [
@@ -113,31 +114,29 @@ GARBAGE = [
 ]
 
 
-def scan(port: int, rounds: int) -> None:
-    """Have 300 connections say something that is no conversation, each at its own pace, and leave."""
-    for _ in range(rounds):
-        with ExitStack() as stack:
-            strangers = [
-                stack.enter_context(closing(socket.create_connection(("127.0.0.1", port), 10))) for _ in range(300)
-            ]
-            for number, stranger in enumerate(strangers):
-                garbage = GARBAGE[number % len(GARBAGE)]
-                pieces = [garbage] if number % 2 else [garbage[i : i + 1] for i in range(len(garbage))]
-                try:
-                    for piece in pieces:
-                        stranger.sendall(piece)
-                except OSError:
-                    continue
-            for number, stranger in enumerate(strangers):
-                if number % len(GARBAGE) == len(GARBAGE) - 1:
-                    # Half a frame below the cap may be completed any time; it holds ten bytes until then.
-                    continue
-                stranger.settimeout(5 * SLOW)
-                try:
-                    while stranger.recv(1024):
-                        pass
-                except ConnectionError:
+def scan(port: int) -> None:
+    """Have 300 connections say something that is no conversation, at once or byte by byte, and leave."""
+    with ExitStack() as stack:
+        strangers = [
+            stack.enter_context(closing(socket.create_connection(("127.0.0.1", port), 10 * SLOW))) for _ in range(300)
+        ]
+        for number, stranger in enumerate(strangers):
+            garbage = GARBAGE[number % len(GARBAGE)]
+            try:
+                for piece in [garbage] if number % 2 else [garbage[i : i + 1] for i in range(len(garbage))]:
+                    stranger.sendall(piece)
+            except OSError:
+                continue
+        for number, stranger in enumerate(strangers):
+            if number % len(GARBAGE) == len(GARBAGE) - 1:
+                # Half a frame below the cap may be completed any time; it holds ten bytes until then.
+                continue
+            stranger.settimeout(5 * SLOW)
+            try:
+                while stranger.recv(1024):
                     pass
+            except ConnectionError:
+                pass
 
 
 async def test_garbage_from_three_hundred_strangers_costs_no_memory_and_no_client(loop: str) -> None:
@@ -155,15 +154,17 @@ async def test_garbage_from_three_hundred_strangers_costs_no_memory_and_no_clien
 
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(good)
-                # The allocator keeps what 300 connections at once have needed.
-                await anyio.to_thread.run_sync(scan, server.port, 2)
-                before = await server.status()
-                seen = calls
-                await anyio.to_thread.run_sync(scan, server.port, 2)
-                after = await server.status()
-                assert calls > seen
+                # The allocator keeps what 300 connections at once have needed, after a while all of it.
+                seen, rss = 0, 0
+                for _ in range(6):
+                    await anyio.to_thread.run_sync(scan, server.port)
+                    assert calls > seen
+                    seen, last, rss = calls, rss, (await server.status())["rss"]
+                    if rss - last < MIB:
+                        break
+                else:
+                    pytest.fail("each wave of strangers costs more memory")
                 tasks.cancel_scope.cancel()
-            assert after["rss"] - before["rss"] < MIB
             while (await server.status())["connections"] > 1:
                 await anyio.sleep(0.05)
             assert store.connects == 1

@@ -1,4 +1,4 @@
-"""Replay simulations: ``python -m arendezvous.testing.simulate SEED [--transport tcp] [--backend asyncio] [-v]``."""
+"""Replay simulations: ``python -m arendezvous.testing.replay SEED [--transport tcp] [--backend asyncio] [-v]``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ("main",)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the simulations that the arguments name; 1 if one of them found a violation."""
-    parser = argparse.ArgumentParser(prog="python -m arendezvous.testing.simulate", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m arendezvous.testing.replay", description=__doc__)
     parser.add_argument("seed", type=int, help="the first seed")
     parser.add_argument("--count", type=int, default=1, metavar="N", help="how many seeds, from the first on")
     parser.add_argument("--transport", choices=("memory", "tcp"), default="memory")
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, help="how many nodes; drawn from the seed unless given")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="print the log; twice: the library's too")
     chosen = parser.parse_args(argv)
-    bad = 0
+    bad, start = 0, time.monotonic()
     for seed in range(chosen.seed, chosen.seed + chosen.count):
         began = time.monotonic()
         report = simulate(
@@ -41,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if report.violations:
             bad += 1
             print(f"  replay: {report.replay}")  # noqa: T201
+    if chosen.count > 1:
+        took = time.monotonic() - start
+        print(f"{chosen.count} simulations in {took:.1f} s, {bad} with violations")  # noqa: T201
     return 1 if bad else 0
 
 
