@@ -46,7 +46,7 @@ _Count = Annotated[int, Meta(ge=0, le=2**62)]
 _Index = Annotated[int, Meta(ge=0, lt=MAX_NODES)]
 _Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 _Text = Annotated[str, Meta(max_length=1024)]
-_Attributes = Annotated[dict[_Text, str | int | float | bool], Meta(max_length=64)]
+_Attributes = Annotated[dict[_Text, _Text | int | float | bool], Meta(max_length=64)]
 
 
 class _Settings(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

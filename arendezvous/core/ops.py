@@ -444,4 +444,3 @@ def sentence(view: View, now: float, memory: Memory | None = None) -> str:
     if me.inc in state.redundancy:
         return f"{text}; this node is a spare, {_nodes(len(state.queue))} in the queue"
     return f"{text}; waiting until its members re-join: {state.names(state.live)}"
-

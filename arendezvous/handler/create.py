@@ -83,7 +83,16 @@ async def open_store(params: RendezvousParameters) -> AsyncIterator[tuple[Store,
         server = await _host(stack, params, host, port)
         if server is not None:
             port = server.port
-        async with connect_store(params, host, port, timeout) as client:
+        async with AsyncExitStack() as inner:
+            try:
+                client = await inner.enter_async_context(connect_store(params, host, port, timeout))
+            except RendezvousConnectionError as exc:
+                if params.get_as_bool("is_host", None) is None and not await is_this_machine(host):
+                    raise RendezvousConnectionError(
+                        f"{exc}. This node does not believe that {host!r} is its own address; if no node does, set "
+                        "is_host=true on the one that shall serve the store."
+                    ) from exc
+                raise
             yield client, client.local_address
         if server is not None:
             await server.drain(params.get_as_seconds("linger", DEFAULT_LINGER) or 0.0)

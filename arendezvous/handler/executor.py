@@ -293,6 +293,7 @@ class Executor:
                 await stack.aclose()
 
     async def _loop(self, tg: TaskGroup, inc: bytes) -> None:
+        looked = False  # between two looks that only heal something is done, however slow the store is
         while self.role is not None and self.me.inc == inc:
             self._kick = anyio.Event()
             now = self._env.now()
@@ -300,13 +301,13 @@ class Executor:
                 # Unknown: falling silent is what is left, the watchers evict (P9).
                 self._disengage(self._pending_error)
                 return
-            if not self._known or now >= self._heal_at:
+            if not self._known or (now >= self._heal_at and not looked):
                 if now >= self._heal_at:
                     self._records_fresh = False
                 self._heal_at = math.inf
                 await self._interruptibly(self._read)
-                # Counted from the answer: a store slower than the expiry would be read for ever and nothing else done.
                 self._heal_at = min(self._heal_at, self._env.now() + self._settings.expiry)
+                looked = True
                 continue
             self._follow(tg)
             decision = self._decide()
@@ -314,6 +315,7 @@ class Executor:
                 # What is stored cannot be read: whoever waits goes on waiting, a repaired key heals it (D39).
                 patience = self.memory.join_since + self._limits.join if self.role is Role.JOINING else math.inf
                 await self._sleep(min(decision.wake_at, patience))
+                looked = False
                 continue
             if not self._records_fresh and (
                 (decision.action is Action.FOLD and self.state is not None)
@@ -321,6 +323,7 @@ class Executor:
             ):
                 await self._interruptibly(self._scan)
                 continue
+            looked = False
             await self._perform(decision, tg)
 
     def _decide(self) -> Decision:

@@ -27,7 +27,9 @@ def settings(low: int = 1, high: int = 2, **more: Any) -> AgreedSettings:
     return AgreedSettings(low, high, **more)
 
 
-def join(name: str, seq: int = 1, agreed: AgreedSettings | None = None, *, place: str | None = None, **more: Any) -> Record:
+def join(
+    name: str, seq: int = 1, agreed: AgreedSettings | None = None, *, place: str | None = None, **more: Any
+) -> Record:
     return Record(inc(name), seq, Kind.JOIN, node(name, place=place), agreed or settings(), **more)
 
 

@@ -72,7 +72,7 @@ def test_only_a_live_member_finishes(who: str) -> None:
 def test_the_finish_bit_of_a_leave_counts_as_a_finish() -> None:
     run = completed(2, 2, "a", "b")
     s = run.step(left_finished(run, "a"))
-    assert (s.finished, s.gone) == (set(incs("a")), {inc("a"): Gone.LEFT})
+    assert (s.finished, dict(s.gone)) == (frozenset(incs("a")), {inc("a"): Gone.LEFT})
     assert s.owed == ()
     assert run.step(left_finished(run, "b")).closed is Closed.DONE
 
@@ -87,7 +87,7 @@ def test_a_finish_is_folded_before_a_suspicion_of_the_same_fold() -> None:
     """1b before 2: who finished and then died is finished."""
     run = completed(2, 2, "a", "b")
     s = run.step(finished(run, "a"), suspects="a")
-    assert (s.finished, s.gone, s.owed) == (set(incs("a")), {inc("a"): Gone.LOST}, ())
+    assert (s.finished, dict(s.gone), s.owed) == (frozenset(incs("a")), {inc("a"): Gone.LOST}, ())
     assert run.step(finished(run, "b")).closed is Closed.DONE
 
 
@@ -188,7 +188,7 @@ def test_finishing_twice_changes_the_sequence_only() -> None:
     run = completed(2, 2, "a", "b")
     run.step(finished(run, "a"))
     s = run.step(finished(run, "a", 3))
-    assert (s.finished, s.sequence(inc("a"))) == (set(incs("a")), 3)
+    assert (s.finished, s.sequence(inc("a"))) == (frozenset(incs("a")), 3)
     assert run.step(finished(run, "a", 3)) is s
 
 

@@ -48,7 +48,12 @@ class Twin:
     def __post_init__(self) -> None:
         old = self.old
         self.members, self.waiting = list(old.participants), list(old.queue)
-        self.gone, self.done, self.heard, self.who = dict(old.gone), set(old.finished), dict(old.folded), dict(old.nodes)
+        self.gone, self.done, self.heard, self.who = (
+            dict(old.gone),
+            set(old.finished),
+            dict(old.folded),
+            dict(old.nodes),
+        )
         self.agreed, self.frozen, self.floor = old.settings, old.complete, old.floor
 
     def live(self) -> list[bytes]:
@@ -99,9 +104,9 @@ class Twin:
         if r.settings != self.agreed or r.inc in self.done:
             return True
         for other in [*self.live(), *self.waiting]:
-            if other != r.inc and self.who[other].triple == r.node.triple:
-                if other not in self.seen.proven or r.inc not in self.seen.proven:
-                    return False
+            same = other != r.inc and self.who[other].triple == r.node.triple
+            if same and not (other in self.seen.proven and r.inc in self.seen.proven):
+                return False
         if self.frozen and r.inc in self.live():
             self.gone[r.inc] = Gone.FAILED if r.failed else Gone.REJOIN
         if not self.listed(r.inc):

@@ -152,10 +152,7 @@ def test_every_node_is_dead_or_has_an_instant_at_which_it_may_be(looks: list[tup
     for pause, look in looks:
         now += pause
         count += look == "beat"
-        if look == "missing":
-            s = absent(s, now)
-        else:
-            s = seen(s, b"%d" % count, now, attached=look != "dropped")
+        s = absent(s, now) if look == "missing" else seen(s, b"%d" % count, now, attached=look != "dropped")
     assert s is not None
     judgement = verdict(s, now)
     dead = called(judgement) == "dead"

@@ -12,7 +12,7 @@ from arendezvous.core.fold import Fresh, close
 from arendezvous.core.ops import Action, Decision, Me, Memory, Role, View, decide, own_record
 from arendezvous.core.state import Closed, Kind, Record, RendezvousState, invariants
 
-from .kit import EPOCH, Run, closing, completed, finish, inc, join, leave, node, settings, spell
+from .kit import EPOCH, Run, closing, completed, finish, inc, leave, node, settings, spell
 
 FRESH = Fresh(b"N" * 16, b"R" * 16)
 OTHER = b"f" * 16

@@ -39,9 +39,7 @@ class Node:
         self.jitter = 0.0
 
     def __call__(self, now: float, *records: Record) -> Decision:
-        v = view(
-            self.run.state, self.me, *records, memory=self.memory, sightings=self.sightings, jitter=self.jitter
-        )
+        v = view(self.run.state, self.me, *records, memory=self.memory, sightings=self.sightings, jitter=self.jitter)
         decision = decide(v, now)
         self.memory = decision.memory
         return decision
@@ -294,7 +292,9 @@ def test_a_shaky_participant_outlasts_the_last_call() -> None:
 # ---- sentences --------------------------------------------------------------------------------------------------
 
 
-def told(state: RendezvousState | None, name: str, role: Role = Role.JOINING, now: float = 0.0, **memory: object) -> str:
+def told(
+    state: RendezvousState | None, name: str, role: Role = Role.JOINING, now: float = 0.0, **memory: object
+) -> str:
     who = Me(inc(name), join(name).node, settings(), role, seq=1)  # type: ignore[arg-type]
     return sentence(View(state, (), who, Nonces()(), memory=Memory(**memory)), now)  # type: ignore[arg-type]
 

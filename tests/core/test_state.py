@@ -237,7 +237,10 @@ NEXT = {"round": 1, "gen": 1, "round_nonce": b"s" * 16}
         (then(full("a"), **{**NEXT, "round": 0}, complete=False), "a round was opened under an old number"),
         (then(full("a"), **{**NEXT, "gen": 0}, complete=False), "a round was opened in an old generation"),
         (then(state(folded={inc("a"): 2}), folded={}), "a folded sequence was forgotten within its generation"),
-        (then(state(folded={inc("a"): 2}), folded={inc("a"): 1}), "a folded sequence was forgotten within its generation"),
+        (
+            then(state(folded={inc("a"): 2}), folded={inc("a"): 1}),
+            "a folded sequence was forgotten within its generation",
+        ),
         (then(state(folded={inc("a"): 2}), folded={}, gen=1), ""),
     ],
 )

@@ -74,7 +74,7 @@ class Config:
     min_nodes: int
     max_nodes: int
     faults: int
-    limits: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, int] = field(default_factory=dict, hash=False)
     off: frozenset[str] = frozenset()
     places: tuple[int, ...] = ()
     notify_lost: bool = True

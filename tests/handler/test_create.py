@@ -202,6 +202,18 @@ async def test_who_is_told_not_to_host_waits_for_a_host_and_names_the_endpoint()
             pass
 
 
+async def test_an_endpoint_that_no_node_believes_to_be_its_own_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R37: a virtual address is nobody's, and only the operator knows who shall serve."""
+
+    async def no(host: str) -> bool:
+        return False
+
+    monkeypatch.setattr(create, "is_this_machine", no)
+    with fail_after(20), pytest.raises(RendezvousConnectionError, match=r"127\.0\.0\.1:1.*set is_host=true"):
+        async with create_handler(parameters(endpoint="127.0.0.1:1", read_timeout=0.3)):
+            pass
+
+
 async def test_a_client_waits_for_a_server_that_comes_up_later() -> None:
     port = free_port()
     async with anyio.create_task_group() as tg:
