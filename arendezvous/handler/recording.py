@@ -59,7 +59,7 @@ class Recorder:
         self._record(NodeState.RUNNING, "rank", text, rank=info.rank)
 
     def failed(self, what: str, error: BaseException) -> None:
-        """Something ended in an error; called while it is handled. Its caller gets the error, so the log only notes it."""
+        """Something ended in an error; called while it is handled. Its caller gets it, so the log only notes it."""
         self._record(NodeState.FAILED, what, f"{what} failed: {type(error).__name__}: {error}")
 
     def closed(self) -> None:

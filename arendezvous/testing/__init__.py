@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from .conformance import Check as Check
     from .conformance import ConformanceError as ConformanceError
     from .conformance import check_store as check_store
-    from .streams import FaultyStream as FaultyStream
-    from .streams import MemoryByteStream as MemoryByteStream
-    from .streams import memory_stream_pair as memory_stream_pair
     from .simulator import SimulationError as SimulationError
     from .simulator import SimulationReport as SimulationReport
     from .simulator import simulate as simulate
+    from .streams import FaultyStream as FaultyStream
+    from .streams import MemoryByteStream as MemoryByteStream
+    from .streams import memory_stream_pair as memory_stream_pair
 
 _HOMES = {
     "CHECKS": "conformance",

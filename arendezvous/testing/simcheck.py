@@ -1,4 +1,4 @@
-"""What must hold in a simulation: of every state written, of everything handed to a node, and of the rest at its end."""
+"""What must hold in a simulation: of each state written, of what is handed to a node, and of the rest at its end."""
 
 from __future__ import annotations
 

@@ -86,13 +86,13 @@ class NodeClock:
         """The loop's instant at which the clock shows ``shown`` and the node runs."""
         if math.isinf(shown):
             return shown
-        at = (shown - self.origin) / self.rate
+        at = (shown - self.origin) / self.rate + _PAD
         for pause in self.pauses:
             if pause.frozen and at >= pause.start:
                 at += pause.end - pause.start
             elif pause.start <= at < pause.end:
                 at = pause.end
-        return at + _PAD
+        return at
 
 
 class SeededEnvironment:

@@ -150,7 +150,7 @@ def _stretches(rng: Random, count: int, longest: float) -> list[tuple[float, flo
 
 
 def _weather(rng: Random, hostility: float) -> Weather:
-    slow = rng.random() < 0.3 * hostility
+    slow = rng.random() < 0.5 * hostility
     return Weather(
         delay=(0.0005, rng.choice([0.2, 0.4])) if slow else (0.0005, rng.choice([0.002, 0.02, 0.05])),
         spike=rng.choice([0.0, 0.02, 0.1]) * hostility,
@@ -196,8 +196,8 @@ def _node(seed: int, index: int, hostility: float, finishing: bool) -> NodePlan:
         weather=_weather(rng, hostility),
         crashes=_crashes(rng, hostility, start),
         style=rng.choice(["rounds", "raw"]),
-        restless=rng.choice([0.0, 0.3, 0.8]),
-        cancels=rng.choice([0.0, 0.0, 0.2, 0.6]),
+        restless=rng.choice([0.0, 0.3, 0.8, 0.8]),
+        cancels=rng.choice([0.0, 0.2, 0.6]),
         finishes=rng.choice([0.2, 0.7]) if finishing else 0.0,
         closes_at=math.inf,
     )

@@ -1,7 +1,7 @@
 """A memory store behind a bad network: one :class:`SimStore` per simulated process, all over one memory store.
 
-A call travels, is done, and its answer travels back. On the way it may be delayed, wait for an outage or a pause to end,
-be lost, or be done although its caller was told that it failed; a call that was given up may land later.
+A call travels, is done, and its answer travels back. On the way it may be delayed, wait for the end of an outage or a
+pause, be lost, or be done although its caller was told that it failed; a call that was given up may land later.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ __all__ = ("Line", "Process", "SimLease", "SimStore", "hang")
 
 _T = TypeVar("_T")
 _FAIR = Weather()
+#: Seconds that the end of a lease waits for its answer, as the real client does.
+_FAREWELL = 1.0
 
 
 class Process(Protocol):
@@ -118,8 +120,8 @@ class SimStore(StoreBase):
 
     @property
     def endpoint(self) -> str:
-        """``simulated``."""
-        return "simulated"
+        """That of the store itself."""
+        return self._inner.endpoint
 
     # ---- what happens to a process ----------------------------------------------------------------------------
 
@@ -252,7 +254,8 @@ class SimStore(StoreBase):
     async def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """See :class:`~arendezvous.store.base.Store`."""
         await self._line.travel(self._line.rng.uniform(*self._line.weather.delay))
-        values = await self._inner.multi_get(keys)
+        with self._inner.limit(self.timeout):
+            values = await self._inner.multi_get(keys)
         return await self._answer(values, "wait for keys", self._line.weather.patience)
 
     async def multi_set(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
@@ -300,14 +303,21 @@ class SimStore(StoreBase):
             yield SimLease(self, opened[0])
         finally:
             if not self._line.process.dead:
-                # Whoever leaves does not wait for the answer; the goodbye travels as everything else does.
-                self._tasks.start_soon(self._close, manager, opened[0], self._line.arrival(anyio.current_time()))
+                closed = anyio.Event()
+                self._tasks.start_soon(
+                    self._close, manager, opened[0], self._line.arrival(anyio.current_time()), closed
+                )
+                with anyio.move_on_after(_FAREWELL, shield=True):
+                    await closed.wait()
 
-    async def _close(self, manager: AbstractAsyncContextManager[MemoryLease], lease: MemoryLease, at: float) -> None:
+    async def _close(
+        self, manager: AbstractAsyncContextManager[MemoryLease], lease: MemoryLease, at: float, closed: anyio.Event
+    ) -> None:
         await anyio.sleep_until(at)
         if (manager, lease) in self._leases:
             self._leases.remove((manager, lease))
             await manager.__aexit__(None, None, None)
+        closed.set()
 
     async def beat(self, lease: MemoryLease, key: str, value: bytes) -> None:
         """Do a beat that has arrived; a dead process's connection carries none any more."""

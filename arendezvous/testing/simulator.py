@@ -5,9 +5,9 @@
     report = simulate(42)
     report.check()          # raises SimulationError that names the command to replay it
 
-Each node has a clock of its own, its calls are delayed, lost and done twice as late as it thinks, it is cut off, paused,
-killed and started anew; it joins, leaves, fails, finishes and closes. After 25 virtual seconds the faults stop, and the
-nodes must come to rest. The same seed gives the same log, on any machine.
+Each node has a clock of its own; its calls are delayed, lost, or done long after it gave them up; it is cut off,
+paused, killed and started anew; it joins, leaves, fails, finishes and closes. After 25 virtual seconds the faults stop,
+and the nodes must come to rest. The same seed gives the same log, in any process.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.lowlevel
 
 from ..store.base import DISCONNECT_GRACE
 from .clock import virtual_backend
@@ -185,7 +186,7 @@ class _Simulation:
             else:
                 network = TcpNetwork(checker, tasks)
                 tasks.start_soon(network.serve, plan.store_lost, plan.store_back)
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
             await self._run(network, tasks)
             tasks.cancel_scope.cancel()
         return anyio.current_time() - began

@@ -34,10 +34,23 @@ ENVIRONMENT_RULES = {
     "finished_stay_out": "a member that has finished never joins again with the same incarnation",
 }
 
-#: Faults that have limits of their own besides the common budget; ``restart``, ``again``, ``finish`` and ``flight``
-#: are not counted by the common budget.
+#: Faults that the common budget does not count.
 FREE = frozenset({"restart", "again", "finish"})
-LIMITED = ("crash", "restart", "cancel", "false", "spontaneous", "suspend", "close", "flight", "again", "finish")
+#: Faults that have limits of their own. ``flight`` is the message that a crash, a cancellation or a lost connection
+#: leaves behind; ``loss`` empties the store.
+LIMITED = (
+    "crash",
+    "restart",
+    "cancel",
+    "false",
+    "spontaneous",
+    "suspend",
+    "close",
+    "flight",
+    "again",
+    "finish",
+    "loss",
+)
 
 _DEFAULTS = {
     "crash": 1,
@@ -50,6 +63,7 @@ _DEFAULTS = {
     "flight": 0,
     "again": 0,
     "finish": 0,
+    "loss": 0,
 }
 
 
@@ -65,9 +79,12 @@ class Config:
         limits: Per kind of fault, besides the budget; see ``LIMITED``.
         off: Names of rules that are off.
         places: Which place (address, process, local number) each node runs at; equal ones are twins.
+        misfits: Nodes that were started with other settings.
+        relocate: A restarted node has another process number, as most have; off is the harder case.
         notify_lost: Members are told of lost members.
         tombstone_limit: Tombstones kept in one generation.
         curious: A node may read announcements at any time, not only when it has a reason to.
+        symmetry: Explore only one of the states that differ in nothing but which node is which.
     """
 
     nodes: int
@@ -77,9 +94,12 @@ class Config:
     limits: Mapping[str, int] = field(default_factory=dict, hash=False)
     off: frozenset[str] = frozenset()
     places: tuple[int, ...] = ()
+    misfits: tuple[int, ...] = ()
+    relocate: bool = False
     notify_lost: bool = True
     tombstone_limit: int = 4096
     curious: bool = True
+    symmetry: bool = True
 
     def __post_init__(self) -> None:
         unknown = self.off - CORE_RULES - ENVIRONMENT_RULES.keys()
@@ -98,9 +118,10 @@ class Config:
         """The core's rules in force."""
         return CORE_RULES - self.off
 
-    def place(self, node: int) -> int:
+    def place(self, node: int, *, restarted: bool = False) -> int:
         """Where a node runs."""
-        return self.places[node] if self.places else node
+        place = self.places[node] if self.places else node
+        return place + 100 if restarted and self.relocate else place
 
     def __str__(self) -> str:
         limits = " ".join(f"{kind}={count}" for kind, count in self.limit.items() if count)
@@ -109,8 +130,14 @@ class Config:
             text += f" without {', '.join(sorted(self.off))}"
         if self.places:
             text += f" places {self.places}"
-        if not self.notify_lost:
-            text += " notify_lost off"
+        if self.misfits:
+            text += f" misfits {self.misfits}"
+        for name, on in (
+            ("relocate", self.relocate),
+            ("plain", not self.curious),
+            ("told of no loss", not self.notify_lost),
+        ):
+            text += f" {name}" * on
         if self.tombstone_limit != 4096:
             text += f" tombstones {self.tombstone_limit}"
         return text

@@ -224,9 +224,7 @@ def _liveness(
         outcome.circle = _circle(search, states, parents, degree, edges, offsets)
 
 
-def _walk(
-    search: Search, g: tuple[int, ...], path: list[tuple[int, ...]]
-) -> tuple[list[str], tuple[int, ...]]:
+def _walk(search: Search, g: tuple[int, ...], path: list[tuple[int, ...]]) -> tuple[list[str], tuple[int, ...]]:
     """Descriptions of the steps from ``g`` through representatives, with the names that the nodes have in ``g``."""
     steps: list[str] = []
     for to in path:

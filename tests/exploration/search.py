@@ -1,4 +1,4 @@
-"""All that may happen in a global state: every process's moves, what they do to the others, and the checks of each step."""
+"""All that may happen in a global state: each process's moves, what they do to the others, the checks of each step."""
 
 from __future__ import annotations
 

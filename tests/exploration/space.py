@@ -70,9 +70,7 @@ class Space:
         self.incs = [(k + 1).to_bytes(16, "big") for k in range(2 * n)]
         self.index = {inc: k for k, inc in enumerate(self.incs)}
         self.place = [config.place(k % n) for k in range(2 * n)]
-        self.descs = [
-            NodeDesc(f"host{self.place[k]}", 1, 0, incarnation=self.incs[k]) for k in range(2 * n)
-        ]
+        self.descs = [NodeDesc(f"host{self.place[k]}", 1, 0, incarnation=self.incs[k]) for k in range(2 * n)]
         # With nodes ranked as they joined, renaming the nodes of a global state gives an equivalent one.
         self.symmetric = len(set(self.place[:n])) == n
         order = "stable" if self.symmetric else "address"
@@ -136,8 +134,17 @@ class Space:
     def state_id(self, state: RendezvousState) -> int:
         """Intern a state, with its nonces made canonical."""
         key = (
-            state.closed, state.gen, state.round, state.complete, state.participants, frozenset(state.gone.items()),
-            state.finished, state.queue, frozenset(state.folded.items()), state.failures, state.floor,
+            state.closed,
+            state.gen,
+            state.round,
+            state.complete,
+            state.participants,
+            frozenset(state.gone.items()),
+            state.finished,
+            state.queue,
+            frozenset(state.folded.items()),
+            state.failures,
+            state.floor,
         )
         sid = self._state_ids.get(key)
         if sid is None:

@@ -1,4 +1,4 @@
-"""The checker finds every flaw when its rule is off, and nothing when it is on: what the explorer says is worth something."""
+"""The checker finds every flaw when its rule is off and nothing when it is on, so that its silence is worth something."""
 
 from __future__ import annotations
 
