@@ -471,8 +471,14 @@ class Executor:
         """Write a proposal over exactly the state it was computed from."""
         before, token = self.state, self.token
         if before is not None and self._observer is not None:
-            # Two answers hang on connections: who is dead, and whether all that complete a round are still there.
-            doubtful = {inc for inc, s in self._observer.sightings.items() if s.dropped}
+            # Two answers hang on connections: who is dead, and whether all that complete a round are still there. A node
+            # that stood still, or was cut off, saw nobody beat meanwhile: the store knows who did.
+            silent = self._env.now() - before.settings.expiry
+            doubtful = {
+                inc
+                for inc, s in self._observer.sightings.items()
+                if s.dropped or (s.absent is None and s.progressed <= silent)
+            }
             if proposal.complete and not (before.complete and proposal.round_nonce == before.round_nonce):
                 doubtful.update(proposal.participants)
             doubtful.discard(self.me.inc)

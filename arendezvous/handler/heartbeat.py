@@ -148,8 +148,10 @@ class Observer:
                 known = before if before is not None and before.value is not None else None
                 value = b"" if known is None or known.value is None else known.value
                 self.sightings[inc] = seen(known, value, now, attached=False)
-            elif before is not None and before.absent is not None:
-                self.sightings[inc] = replace(before, absent=None, dropped=False)
+            elif before is not None:
+                # What the store heard counts, however late it was to reach this observer.
+                progressed = max(before.progressed, now - info.age)
+                self.sightings[inc] = replace(before, absent=None, dropped=False, progressed=progressed)
 
     async def _watch(self, inc: bytes, scope: anyio.CancelScope) -> None:
         with scope:

@@ -57,6 +57,7 @@ class Checker:
         quiet_since: When something else than a heartbeat was last written.
         writes: How many states were written.
         rounds: How many rounds were completed.
+        ambush: Called with the living members of each round that was completed.
         flood: Set when so many states were written that this will never end.
     """
 
@@ -68,6 +69,7 @@ class Checker:
         self.quiet_since = 0.0
         self.writes = 0
         self.rounds = 0
+        self.ambush: Callable[[list[Life]], None] = lambda lives: None
         self.flood = anyio.Event()
         # Of this history: the store may be lost, and the next one counts on from what its first nodes remember.
         self._completed_here: set[int] = set()
@@ -162,6 +164,9 @@ class Checker:
                     continue
                 if ghost.dead and ghost.ended < successor.started:
                     self.violation(f"round {state.round} ranks {ghost.name}, which is dead, with its successor")
+
+        members = [self._owners[inc] for inc in state.participants if inc in self._owners]
+        self.ambush([life for life in members if not life.dead and not life.over])
 
     def store_lost(self) -> None:
         """The store is gone with all it held."""

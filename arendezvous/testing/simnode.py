@@ -66,6 +66,7 @@ class Life:
         round: The round it was handed last.
         incs: The incarnations it has had.
         executor: Its handler's driver, while it has one.
+        triple: Tells its descriptor from that of other processes of the node.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Life:
         self.phase, self.round = "starting", -1
         self.incs: list[bytes] = []
         self.executor: Executor | None = None
-        self._checker, self._triple = checker, triple
+        self._checker, self.triple = checker, triple
         self._rng = Random(f"{run.seed}/{self.name}/does")
         self.line = Line(self, plan.weather, plan.outages, plan.clock.pauses, Random(f"{run.seed}/{self.name}/net"))
         self.station: Station = network.station(self.line)
@@ -135,7 +136,7 @@ class Life:
         """Be a process of a host of its own: every handler here has the pid of the simulation."""
         executor = handler._executor
         assert executor is not None
-        executor.me = executor._fresh_me(replace(executor.me.node, pid=self._triple, local_id=0))
+        executor.me = executor._fresh_me(replace(executor.me.node, pid=self.triple, local_id=0))
         self.executor = executor
         self._checker.met(self, executor.me.inc)
         perform = executor._perform
@@ -370,6 +371,7 @@ class Node:
         self._plan, self._run, self._lives = plan, run, lives
         self._checker, self._network, self._tasks = checker, network, tasks
         self.running = 0
+        self._number = 0
 
     async def run(self) -> None:
         """Start the first process at its time, and let outages come."""
@@ -380,6 +382,7 @@ class Node:
 
     def _begin(self, number: int, crashes: Sequence[Crash], triple: int) -> None:
         life = Life(self._plan, number, self._run, self._checker, self._network, triple=triple)
+        self._number = number
         self._lives.append(life)
         self._tasks.start_soon(self._life, life)
         if crashes:
@@ -396,7 +399,7 @@ class Node:
     async def _end(self, life: Life, crashes: Sequence[Crash], number: int, triple: int) -> None:
         crash = crashes[0]
         await anyio.sleep_until(crash.at)
-        if life.over:
+        if life.over or life.dead:
             return
         outage = any(o.start <= crash.at < o.end and not o.reset for o in self._plan.outages)
         await life.crash(noticed=crash.noticed and not outage)
@@ -404,6 +407,10 @@ class Node:
             return
         await anyio.sleep_until(crash.at + crash.restart)
         self._begin(number + 1, crashes[1:], triple if crash.same else triple + 1)
+
+    def ambush(self, life: Life, crash: Crash) -> None:
+        """Let a process of this node die now, or soon; what was planned for it is void."""
+        self._tasks.start_soon(self._end, life, [crash], self._number, life.triple)
 
     async def _outages(self) -> None:
         for outage in self._plan.outages:

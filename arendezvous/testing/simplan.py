@@ -103,6 +103,7 @@ class Plan:
         notify_lost: Members want to be told of losses.
         store_lost: When the store restarts empty, with another epoch; inf = never. On ``tcp`` only.
         store_back: When it serves again.
+        ambushes: How often a member of a round dies within a moment after the round was completed.
         twins: The first two nodes have the same descriptor: containers, each with a process 1.
     """
 
@@ -118,6 +119,7 @@ class Plan:
     notify_lost: bool
     store_lost: float
     store_back: float
+    ambushes: float
     twins: bool
 
     def parameters(self, index: int) -> RendezvousParameters:
@@ -250,5 +252,6 @@ def make_plan(seed: int, nodes: int | None = None) -> Plan:
         notify_lost=notify_lost,
         store_lost=store_lost,
         store_back=store_lost + rng.uniform(0.0, 2.0),
+        ambushes=rng.choice([0.0, 0.0, 0.4]) * hostility,
         twins=count > 1 and rng.random() < 0.1,
     )

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING
 
 import anyio
@@ -28,7 +30,7 @@ from .simcheck import Checker
 from .simnet import MemoryNetwork, Network, TcpNetwork
 from .simnode import Life, Node
 from .simorder import in_order
-from .simplan import CALM, make_plan
+from .simplan import CALM, Crash, make_plan
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -194,6 +196,16 @@ class _Simulation:
     async def _run(self, network: Network, tasks: TaskGroup) -> None:
         plan, checker = self._plan, self.checker
         nodes = [Node(part, plan, self._lives, checker, network, tasks) for part in plan.nodes]
+        rng = Random(f"{plan.seed}/ambush")
+
+        def ambush(lives: list[Life]) -> None:
+            now = anyio.current_time()
+            if lives and rng.random() < plan.ambushes and now + 1 < CALM:
+                life, at = rng.choice(lives), now + rng.choice([0.0, 0.05, 0.5]) * rng.random()
+                restart = min(rng.uniform(0, 2), CALM - at) if rng.random() < 0.8 else math.inf
+                nodes[life.plan.index].ambush(life, Crash(at, rng.random() < 0.6, restart, rng.random() < 0.6))
+
+        checker.ambush = ambush
         for node in nodes:
             tasks.start_soon(node.run)
         with anyio.move_on_at(CALM):

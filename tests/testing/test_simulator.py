@@ -11,8 +11,11 @@ from dataclasses import replace
 import pytest
 
 from arendezvous.core.ops import Decision, View, decide
+from arendezvous.errors import RendezvousError
 from arendezvous.handler import executor, heartbeat
-from arendezvous.testing import SimulationError, SimulationReport, simulate
+from arendezvous.handler.changes import MembershipChange
+from arendezvous.handler.dynamic import DynamicRendezvousHandler
+from arendezvous.testing import SimulationError, SimulationReport, simplan, simulate
 
 #: ``ARENDEZVOUS_SIM_SEEDS=5000 pytest tests/testing/test_simulator.py`` runs more, ``ARENDEZVOUS_SIM_FIRST`` others.
 SEEDS = int(os.environ.get("ARENDEZVOUS_SIM_SEEDS", "500"))
@@ -137,16 +140,19 @@ def test_a_handler_that_never_watches_its_neighbours_is_noticed(monkeypatch: pyt
     first_violation(range(60), "listed and not alive")
 
 
-def test_a_handler_that_keeps_what_it_saw_of_those_it_watches_no_more_is_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The false evictions that the simulator found: a sighting that nobody renews looks like silence."""
-    follow = heartbeat.Observer.follow
+def test_a_round_whose_end_is_told_to_nobody_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the simulator found first: news that came before the round was handed out were lost."""
 
-    def keep(self: heartbeat.Observer, targets: object, tg: object) -> None:
-        kept = dict(self.sightings)
-        follow(self, targets, tg)  # type: ignore[arg-type]
-        self.sightings = {**kept, **self.sightings}
+    def told(self: DynamicRendezvousHandler, change: MembershipChange, error: RendezvousError | None) -> None:
+        if self._round is not None:
+            self._round.end(change, error)
 
-    monkeypatch.setattr(heartbeat.Observer, "follow", keep)
-    first_violation(range(100), "no rest")
+    monkeypatch.setattr(DynamicRendezvousHandler, "_round_over", told)
+    first_violation(range(150), "no rest")
+
+
+def test_a_node_whose_clock_lies_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its seconds are ten times as long as those of the others: it beats too seldom for them.
+    make = simplan.NodeClock
+    monkeypatch.setattr(simplan, "NodeClock", lambda origin, rate, pauses: make(origin, rate / 10, pauses))
+    first_violation(range(60), "no rest")
