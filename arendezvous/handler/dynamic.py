@@ -12,22 +12,23 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import anyio
 
 from ..backend import P10dRendezvousBackend, RendezvousBackend
-from ..core.codec import decode_state, encode_state
-from ..core.fold import Fresh, close, fence
+from ..core.fold import Fresh
 from ..core.ops import Me, Role, View, sentence
-from ..core.state import AgreedSettings, Kind, Record, RendezvousState
+from ..core.state import AgreedSettings, RendezvousState
 from ..errors import RendezvousConnectionError, RendezvousError, RendezvousTimeoutError, RendezvousUsageError
 from ..node import NodeDesc
 from ..params import RendezvousParameters, RendezvousSettings
 from ..store.base import Store
-from .announcements import Announcements
 from .base import RendezvousHandler
 from .bootstrap import enter_round
 from .changes import Changes, MembershipChange, Publisher
+from .closing import close_run
+from .endings import leaf
 from .entropy import Environment, SystemEnvironment
-from .executor import Counters, Executor, Limits
+from .executor import Executor
 from .info import RendezvousInfo, host_name
 from .keys import Keys
+from .outcome import Counters, Limits
 from .recording import Recorder
 from .rounds import Round, RoundKeeper
 from .status import RendezvousStatus, describe
@@ -198,8 +199,8 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
         except BaseExceptionGroup as group:
             if exc is not None and _leaves(exc) <= _leaves(group):
                 return False  # the user's own exception wins, a group of theirs included
-            leaf = _leaf(group)
-            raise leaf from leaf.__cause__
+            first = leaf(group)
+            raise first from first.__cause__
         return False
 
     # ---- what it is -------------------------------------------------------------------------------------------
@@ -370,42 +371,14 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
         self._running()
         limit = self._settings.timeout.close.total_seconds()
         with anyio.move_on_at(self._env.deadline(self._env.now() + limit)) as scope:
-            await self._close()
+            assert self._backend is not None  # set on entry
+            await close_run(self.store, self._backend, self._keys, agreed_settings(self._settings), self._env)
             self._recorder.closed()
         if scope.cancelled_caught:
             raise RendezvousTimeoutError(
                 f"Closing the rendezvous {self._settings.run_id!r} at {self.store.endpoint} took longer than "
                 f"{limit:g} s; it may or may not be closed. Ask is_closed() or close it again."
             )
-
-    async def _close(self) -> None:
-        """P13: swap ``closed`` in; after two lost swaps announce it too, so that any folder does it."""
-        store, backend, env = self.store, self._backend, self._env
-        assert backend is not None  # set on entry
-        record = Record(env.token(), 1, Kind.CLOSE)
-        lost = 0
-        while True:
-            got = await backend.get_state()
-            state, token = (None, None) if got is None else (decode_state(got[0]), got[1])
-            if state is not None and state.is_closed:
-                return
-            fresh = Fresh(env.token(), env.token())
-            if state is None:
-                settings = agreed_settings(self._settings)
-                proposal = fence(record, settings, epoch=env.token(), fresh=fresh)
-            else:
-                proposal = close(state, fresh=fresh)
-            try:
-                written = await backend.set_state(encode_state(proposal), token)
-            except RendezvousConnectionError as exc:
-                logger.debug("closing has an unknown outcome, reading again: %s", exc)
-                continue
-            if written is not None and written[2]:
-                return
-            lost += 1
-            if lost == 2 and state is not None:
-                await Announcements(store, self._keys).append(state.epoch, state.gen, record)
-            await anyio.sleep(0.02 * env.random() * min(lost, 10))
 
     # ---- rounds -----------------------------------------------------------------------------------------------
 
@@ -478,10 +451,3 @@ def _leaves(error: BaseException) -> set[int]:
     if isinstance(error, BaseExceptionGroup):
         return set().union(*(_leaves(inner) for inner in error.exceptions))
     return {id(error)}
-
-
-def _leaf(error: BaseException) -> BaseException:
-    """The first real error in nested groups."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

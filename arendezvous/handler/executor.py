@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -23,69 +23,24 @@ from ..core.fold import Fresh
 from ..core.liveness import targets
 from ..core.ops import Action, Decision, Me, Memory, Role, View, decide, own_record
 from ..core.state import AgreedSettings, Record, RendezvousState
-from ..endpoint import parse_rendezvous_endpoint
 from ..errors import (
-    RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
-    RendezvousExhaustedError,
-    RendezvousGracefulExitError,
-    RendezvousSettingsError,
     RendezvousStateError,
-    RendezvousTimeoutError,
 )
 from ..node import NodeDesc
 from ..store.base import DISCONNECT_GRACE, Lease, Store
-from ..store.hosting import is_loopback
 from .announcements import Announcements
 from .changes import MembershipChange, Publisher, difference
+from .endings import Ending, leaf
 from .entropy import Environment
 from .heartbeat import Heart, Observer
 from .keys import Keys
+from .outcome import Counters, Limits, Waiter
 
-__all__ = ("WITHDRAW_LIMIT", "Counters", "Executor", "Limits", "Waiter")
+__all__ = ("Executor",)
 
 logger = logging.getLogger(__name__)
-
-#: Seconds that a withdrawal may take before the node falls silent instead and is evicted (design.md section 3).
-WITHDRAW_LIMIT = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """A node's own time-outs, in seconds."""
-
-    join: float = 600.0
-    heartbeat: float = 5.0
-    withdraw: float = WITHDRAW_LIMIT
-
-
-@dataclass(slots=True)
-class Counters:
-    """What this node asked of the store, for benchmarks and ``status``."""
-
-    swaps: int = 0
-    lost_swaps: int = 0
-    reads: int = 0
-    scans: int = 0
-    announcements: int = 0
-    evictions: int = 0
-
-
-class Waiter:
-    """Somebody waits for an outcome of the driver."""
-
-    def __init__(self) -> None:
-        self.event = anyio.Event()
-        self.state: RendezvousState | None = None
-        self.error: Exception | None = None
-        self.reason = ""
-
-    def settle(self, state: RendezvousState | None = None, error: Exception | None = None, reason: str = "") -> None:
-        """Set the outcome; the first one counts."""
-        if not self.event.is_set():
-            self.state, self.error, self.reason = state, error, reason
-            self.event.set()
 
 
 class Executor:
@@ -286,7 +241,9 @@ class Executor:
                 await self._loop(tg, self.me.inc)
                 tg.cancel_scope.cancel()
         except* RendezvousError as group:
-            self._fail(_leaf(group))
+            error = leaf(group)
+            assert isinstance(error, RendezvousError)  # nothing else is in this group
+            self._fail(error)
         finally:
             self._observer = self.heart = None
             with anyio.move_on_after(self._limits.withdraw, shield=True):
@@ -401,31 +358,19 @@ class Executor:
         else:  # TIMEOUT, MISMATCH: leave first, then raise
             self.withdraw(self._ending(action, decision))
 
-    def _ending(self, action: Action, decision: Decision) -> Exception:
-        run = f"rendezvous {self.keys.run_id!r} at {self._store.endpoint}"
-        waited = self._env.now() - self.memory.join_since
-        if action is Action.CLOSED:
-            return RendezvousClosedError(
-                f"The {run} was closed for ever and takes no further participants; use a fresh run id "
-                f"(waited {waited:.1f} s)."
-            )
-        if action is Action.GRACEFUL:
-            return RendezvousGracefulExitError(f"The {run} is over: {decision.reason}.")
-        if action is Action.MISMATCH:
-            return RendezvousSettingsError(
-                f"This node does not fit the {run}. {decision.reason}. Start every node with the same settings."
-            )
-        if self._corrupt is not None:
+    def _ending(self, action: Action, decision: Decision) -> RendezvousError:
+        if action is Action.TIMEOUT and self._corrupt is not None:
             return self._corrupt
-        state = self.state
-        detail = f"{run}: {decision.reason}; waited {waited:.1f} s as {self.me.node}"
-        if state is not None and state.nodes:
-            detail += f"; here: {state.names(list(state.ring))}"
-        if self._settings.max_nodes > 1 and _is_loopback(self._store.endpoint):
-            detail += "; the endpoint is a loopback address, which nodes on other hosts cannot reach"
-        if state is None or len(state.live) < self._settings.min_nodes:
-            return RendezvousExhaustedError(self._settings, f"{self._limits.join:g} s", detail)
-        return RendezvousTimeoutError(f"The join time-out of {self._limits.join:g} s ended. {detail}")
+        return Ending(
+            run_id=self.keys.run_id,
+            endpoint=self._store.endpoint,
+            node=self.me.node,
+            settings=self._settings,
+            join=self._limits.join,
+            waited=self._env.now() - self.memory.join_since,
+            reason=decision.reason,
+            state=self.state,
+        ).error(action)
 
     # ---- IO: each piece may be cancelled by a withdrawal ------------------------------------------------------
 
@@ -471,8 +416,8 @@ class Executor:
         """Write a proposal over exactly the state it was computed from."""
         before, token = self.state, self.token
         if before is not None and self._observer is not None:
-            # Two answers hang on connections: who is dead, and whether all that complete a round are still there. A node
-            # that stood still, or was cut off, saw nobody beat meanwhile: the store knows who did.
+            # Two answers hang on connections: who is dead, and whether all that complete a round are still there. A
+            # node that stood still, or was cut off, saw nobody beat meanwhile: the store knows who did.
             silent = self._env.now() - before.settings.expiry
             doubtful = {
                 inc
@@ -646,20 +591,3 @@ class Executor:
             change = MembershipChange("evicted", f"the store was lost: {error}", self.me.last_round, (self.me.node,))
             self._publisher.publish([change])
             self._on_round_over(change, error)
-
-
-def _is_loopback(endpoint: str) -> bool:
-    try:
-        host, _ = parse_rendezvous_endpoint(endpoint, 0)
-    except ValueError:
-        return False  # a path
-    return host == "localhost" or is_loopback(host)
-
-
-def _leaf(error: BaseExceptionGroup[RendezvousError]) -> RendezvousError:
-    """The first real error in nested groups."""
-    first: BaseException = error
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    assert isinstance(first, RendezvousError)
-    return first

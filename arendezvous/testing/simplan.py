@@ -179,7 +179,7 @@ def _crashes(rng: Random, hostility: float, start: float) -> tuple[Crash, ...]:
     return tuple(found)
 
 
-def _node(seed: int, index: int, hostility: float, finishing: bool) -> NodePlan:
+def _node(seed: int, index: int, hostility: float, finishing: bool, style: str) -> NodePlan:
     rng = Random(f"{seed}/plan/{index}")
     start = rng.uniform(0.0, 1.0) if rng.random() < 0.7 else rng.uniform(1.0, CALM - 3)
     pauses = [
@@ -197,7 +197,7 @@ def _node(seed: int, index: int, hostility: float, finishing: bool) -> NodePlan:
         outages=tuple(outages),
         weather=_weather(rng, hostility),
         crashes=_crashes(rng, hostility, start),
-        style=rng.choice(["rounds", "raw"]),
+        style=style or rng.choice(["rounds", "raw"]),
         restless=rng.choice([0.0, 0.3, 0.8, 0.8]),
         cancels=rng.choice([0.0, 0.2, 0.6]),
         finishes=rng.choice([0.2, 0.7]) if finishing else 0.0,
@@ -222,7 +222,8 @@ def make_plan(seed: int, nodes: int | None = None) -> Plan:
     hostility = rng.choice([0.0, 0.5, 1.0, 1.0])
     finishing = rng.random() < 0.35
     order = "node_rank" if min_nodes == count else rng.choice(["address", "natural", "stable"])
-    made = [_node(seed, index, hostility, finishing) for index in range(count)]
+    style = rng.choice(["rounds", "raw", ""])
+    made = [_node(seed, index, hostility, finishing, style) for index in range(count)]
     if rng.random() < 0.08:
         index = rng.randrange(count)
         made[index] = NodePlan(

@@ -102,8 +102,7 @@ class Config:
     symmetry: bool = True
 
     def __post_init__(self) -> None:
-        unknown = self.off - CORE_RULES - ENVIRONMENT_RULES.keys()
-        if unknown:
+        if unknown := set(self.off) - CORE_RULES - ENVIRONMENT_RULES.keys():
             raise ValueError(f"no such rule: {', '.join(sorted(unknown))}")
         if unknown := set(self.limits) - set(LIMITED):
             raise ValueError(f"no such fault: {', '.join(sorted(unknown))}")

@@ -17,9 +17,10 @@ from unittest.mock import patch
 
 from arendezvous.core.state import RendezvousState
 
-from .config import FREE, LIMITED, Config
+from .config import Config
 from .rest import rest
-from .space import BAD, CAS, ENTER, FLIGHT, LOCAL, LOG, NOTIFY, Move, Node, Space, Violation
+from .search import Search
+from .space import Violation
 
 __all__ = ("Outcome", "explore")
 
@@ -71,7 +72,8 @@ class Outcome:
         rate = self.states / self.cpu if self.cpu else 0.0
         text = (
             f"{self.config}: {self.states} states{'' if self.complete else ' (not all expanded)'}, "
-            f"{self.seconds:.1f} s ({self.cpu:.1f} s CPU, {rate:.0f}/s), {self.decisions} decisions, {self.rests} rest states: {self.verdict}"
+            f"{self.seconds:.1f} s ({self.cpu:.1f} s CPU, {rate:.0f}/s), {self.decisions} decisions, "
+            f"{self.rests} rest states: {self.verdict}"
         )
         for what, found in (("violation", self.violation), ("stuck", self.stuck)):
             if found is not None:

@@ -3,9 +3,9 @@
 Each is a configuration with rules off in which the checker finds the flaw, and the same one with the rules on in which
 it finds nothing. What cannot be shown exactly as protocol.md tells it, and why:
 
-F3   The acknowledgement of a withdrawal *is* the tombstone, so that without tombstones no withdrawal ever ends, which is
-     found first, together with the JOIN of a dead node that is folded and removed for ever. That an acknowledged node is
-     folded again needs a naive acknowledgement as well: F16 shows it.
+F3   The acknowledgement of a withdrawal *is* the tombstone, so that without tombstones no withdrawal ever ends. That is
+     found first, together with the JOIN of a dead node that is folded and removed for ever. An acknowledged node that
+     is folded again needs a naive acknowledgement as well: F16 shows it.
 F4   Announcements have keys of their own and are never overwritten, so that the flaw cannot happen. It is shown with
      ``keys`` off, one key per node; there P4, the own record from memory, is what prevents it.
 F5   Generations clear what is older than the round, so that a ghost cannot make rounds grow for ever. What remains: it

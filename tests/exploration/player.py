@@ -11,7 +11,7 @@ from arendezvous.core.liveness import Sighting, targets
 from arendezvous.core.ops import Action, Decision, Me, Memory, Role, View, decide, own_record
 from arendezvous.core.state import Kind, Record, RendezvousState
 
-from .space import Node, Space, round_nonce
+from .space import Node, Space, covers, epoch, round_nonce
 
 __all__ = ("BAD", "CAS", "ENTER", "FLIGHT", "LOCAL", "LOG", "NOTIFY", "Move", "Player")
 
@@ -24,6 +24,10 @@ _LONG_AGO = -1e9
 # start, the later ones of several twins, those of a restart. A successor is only seen once its predecessor is dead.
 _FIRST_LOOK = (_NOW - 500, _NOW - 90, _NOW - 50)
 _LAST_BEAT = (_NOW - 100, _NOW - 80, _NOW - 40)
+_FRESH = Fresh(b"F" * 16, b"R" * 16)
+_Report = Callable[..., None]
+#: Phases in which a node beats and acts.
+_ACTIVE = "JMFLNX"
 _ROLES = {"J": Role.JOINING, "M": Role.MEMBER, "F": Role.FINISHED, "L": Role.LEAVING}
 
 
@@ -51,12 +55,12 @@ class Player(Space):
         return Me(
             inc=self.incs[k],
             node=self.descs[k],
-            settings=self.settings,
+            settings=self.settings[i],
             role=_ROLES[node.phase],
             seq=node.seq,
             announced=(state.epoch, state.gen) if state is not None and told else None,
             last_round=node.last,
-            round_nonce=round_nonce(node.finished if finished else node.last) if finished or node.last >= 0 else b"",
+            round_nonce=round_nonce(node.era, node.last) if node.last >= 0 else b"",
             finished=finished,
             notify_lost=self.config.notify_lost,
         )
@@ -69,6 +73,7 @@ class Player(Space):
         sightings: dict[bytes, Sighting],
         over: bool,
         told: tuple[object, ...] = (),
+        era: int = 0,
     ) -> Decision:
         """Put one question to the core: every timer has fired, the last call only if ``over``."""
         self.decisions += 1
@@ -82,8 +87,8 @@ class Player(Space):
                 state=state,
                 records=records,
                 me=me,
-                fresh=Fresh(_FRESH_NONCE, b"R" * 16),
-                epoch=_EPOCH,
+                fresh=_FRESH,
+                epoch=epoch(era),
                 sightings=sightings,
                 memory=memory,
                 rules=self.config.rules,
@@ -179,11 +184,11 @@ class Player(Space):
                     cost=self.cost("again", budget=0),
                 )
             return tuple(found)
-        if phase not in ACTIVE:
+        if phase not in _ACTIVE:
             return ()
-        dead = Node("D", node.inc, finished=node.finished)
+        dead = Node("D", node.inc, finished=node.finished, era=node.era if node.finished >= 0 else 0)
         move("crashes", dead, cost=self.cost("crash"))
-        move("is suspended, its beats go on", Node("Z", node.inc, finished=node.finished), cost=self.cost("suspend"))
+        move("is suspended, its beats go on", dead._replace(phase="Z"), cost=self.cost("suspend"))
         if phase == "N":
             move("notifies", node._replace(phase="J"), effect=NOTIFY, free=True)
             return tuple(found)
@@ -216,22 +221,24 @@ class Player(Space):
         """Whether a price can be paid by anybody at all in this configuration."""
         known = self._affordable.get(cost)
         if known is None:
-            known = self._affordable[cost] = _covers(self.purse(), self.costs[cost])
+            known = self._affordable[cost] = covers(self.purse(), self.costs[cost])
         return known
 
     def _leaving(self, node: Node) -> Node:
         old = 2 if node.announced == 2 and not self._by_generation else 0
-        return Node("L", node.inc, node.seq + 1, node.last, old, sent=True, finished=node.finished)
+        era = node.era if node.finished >= 0 else 0
+        return Node("L", node.inc, node.seq + 1, node.last, old, sent=True, finished=node.finished, era=era)
 
     def _rejoining(self, node: Node) -> Node:
         return Node("J", node.inc, node.seq + 1, node.last, sent=True)
 
     def _out(self, node: Node, *, acknowledged: bool) -> Node:
-        if self.config.limit["again"]:
-            return Node("O", node.inc, node.seq, node.last, finished=node.finished, acknowledged=acknowledged)
-        return Node("O", node.inc, finished=node.finished, acknowledged=acknowledged)
+        out = Node("O", node.inc, finished=node.finished, acknowledged=acknowledged)
+        if node.finished >= 0:
+            out = out._replace(era=node.era)
+        return out._replace(seq=node.seq, last=node.last) if self.config.limit["again"] else out
 
-    def _swap(self, i: int, sid: int, node: Node, dead: Node, move) -> None:  # type: ignore[no-untyped-def]
+    def _swap(self, i: int, sid: int, node: Node, dead: Node, move: _Report) -> None:
         """A node whose swap is about to be sent."""
         after = node._replace(pending=-1, base=-1, sent=True)
         flight = self.flight("C", node.pending, node.base)
@@ -239,9 +246,9 @@ class Player(Space):
             before, proposal = self.states[sid], self.states[node.pending]
             assert proposal is not None
             nxt = after
-            if not self.rule("notice") and node.phase == "J" and proposal.complete:
-                if before is None or not before.complete:
-                    nxt = after._replace(phase="N")
+            completes = proposal.complete and (before is None or not before.complete)
+            if not self.rule("notice") and node.phase == "J" and completes:
+                nxt = after._replace(phase="N")
             if not self.rule("no_deletion") and node.phase == "J":
                 folded = tuple(
                     self.index[inc]
@@ -268,8 +275,8 @@ class Player(Space):
         else:
             move("loses its swap", after, free=True)
 
-    def _think(  # type: ignore[no-untyped-def]
-        self, i: int, sid: int, lid: int, node: Node, dead: Node, alive: int, move, faults: bool
+    def _think(
+        self, i: int, sid: int, lid: int, node: Node, dead: Node, alive: int, move: _Report, faults: bool
     ) -> None:
         """A node that reads and decides."""
         state = self.states[sid]
@@ -280,18 +287,20 @@ class Player(Space):
             if limit["finish"]:
                 move(
                     "finishes",
-                    Node("F", node.inc, node.seq + 1, node.last, sent=True, finished=node.last, roster=node.roster),
+                    node._replace(phase="F", seq=node.seq + 1, finished=node.last),
                     cost=self.cost("finish", budget=0),
                 )
             move("re-joins on its own", self._rejoining(node), cost=self.cost("spontaneous"))
         if limit["close"] and node.phase in "JMF" and state is not None and not state.is_closed:
-            closed = self.propose(sid, close(state, fresh=Fresh(_FRESH_NONCE, b"")))
+            closed = self.propose(sid, close(state, fresh=_FRESH))
             after = node._replace(pending=closed, base=-1 if self.rule("nonce") else sid)
             move("is about to close", after, cost=self.cost("close"))
             record = Record(b"close".ljust(16), 1, Kind.CLOSE)
             move("announces CLOSE", node, effect=LOG, extra=self.append(lid, record, sid), cost=self.cost("close"))
         if state is None:
-            self._follow(i, sid, lid, node, dead, self.ask(None, (), me, {}, over=False), (), move, free=True)
+            self._follow(
+                i, sid, lid, node, dead, self.ask(None, (), me, {}, over=False, era=self.eras[sid]), (), move, free=True
+            )
             return
         if not self.rule("order") and node.phase == "J":
             if node.read < 0:
@@ -318,7 +327,8 @@ class Player(Space):
             if len(silent) > 1:
                 choices.append((tuple(silent), 0))
         done: set[tuple[object, ...]] = set()
-        waits, told = True, ()
+        waits = True
+        told: tuple[object, ...] = ()
         if node.phase == "M":
             decision = self.ask(state, (), me, seen, over=False)
             if decision.action is Action.CHANGED:
@@ -351,7 +361,7 @@ class Player(Space):
         if waits and not self.rule("timer") and node.phase == "J" and not asleep:
             move("sleeps until it is woken", node._replace(woke=False), free=True)
 
-    def _follow(  # type: ignore[no-untyped-def]
+    def _follow(
         self,
         i: int,
         sid: int,
@@ -360,7 +370,7 @@ class Player(Space):
         dead: Node,
         decision: Decision,
         suspects: tuple[bytes, ...],
-        move,
+        move: _Report,
         *,
         free: bool,
         cost: int = 0,
@@ -403,7 +413,7 @@ class Player(Space):
                 return
             world = state.participants if self.rule("frozen") else state.live
             roster = tuple(self.index[inc] for inc in world)
-            after = Node("M", node.inc, node.seq, state.round, sent=True, roster=roster)
+            after = Node("M", node.inc, node.seq, state.round, sent=True, roster=roster, era=self.eras[sid])
             move(f"enters round {state.round} with {roster}", after, effect=ENTER, extra=state.round, free=free)
         elif action in (Action.REJOIN, Action.EVICTED, Action.CHANGED):
             move(f"{action.value}: {decision.reason}; joins again", self._rejoining(node), free=free)
@@ -414,7 +424,7 @@ class Player(Space):
                 return
             move("has withdrawn", self._out(node, acknowledged=not state.is_closed), free=free)
         elif action is Action.RELEASED:
-            move(f"is released: {decision.reason}", Node("R", node.inc, finished=node.finished), free=free)
+            move(f"is released: {decision.reason}", dead._replace(phase="R"), free=free)
         elif action in (Action.CLOSED, Action.GRACEFUL):
             move(f"ends: {decision.reason}", self._out(node, acknowledged=False), free=free)
         else:

@@ -31,12 +31,13 @@ def rest(space: Space, g: tuple[int, ...]) -> str | None:
     ghosts = [inc for inc in state.ring if inc not in alive]
     if ghosts and (waiting or members or finished):
         return f"a dead node stays listed: {show(ghosts)}"
+    here = (state.round, space.eras[g[0]])
     for inc in members:
-        if by_inc[inc].last != state.round or inc not in state.live:
+        if (by_inc[inc].last, by_inc[inc].era) != here or inc not in state.live:
             return f"member {show([inc])} does not know that its round is over"
     busy = [inc for inc in state.live if inc not in state.finished and (inc in members or inc in hung)]
     for inc in finished:
-        if by_inc[inc].last != state.round or inc not in state.live or inc not in state.finished:
+        if (by_inc[inc].last, by_inc[inc].era) != here or inc not in state.live or inc not in state.finished:
             return f"the finished member {show([inc])} is neither counted nor released"
         if not busy:
             return f"the finished member {show([inc])} is never released"
@@ -54,9 +55,6 @@ def rest(space: Space, g: tuple[int, ...]) -> str | None:
         return f"{show(waiting)} wait behind the complete round {state.round} of {show(state.live)}"
     if len(waiting) + len(members) < config.min_nodes:
         return None
-    if hung & set(state.participants):
-        # A hung participant of a forming round is counted as present; nothing else is missing but its fold.
-        pass
     return (
         f"{len(waiting)} want in, min is {config.min_nodes}, and round {state.round} does not complete: "
         f"P={show(state.participants)} Q={show(state.queue)}"

@@ -6,20 +6,23 @@ from collections.abc import Callable
 
 from .config import FREE, LIMITED, Config
 from .player import BAD, CAS, ENTER, FLIGHT, LOCAL, LOG, NOTIFY, Move, Player
-from .space import Node, Violation
+from .space import Node, Violation, covers
 
 __all__ = ("Search",)
 
 
 class Search:
+    """The graph of global states of one configuration."""
+
     def __init__(self, config: Config) -> None:
-        self.space = space = Space(config)
+        self.space = space = Player(config)
         self.n = config.nodes
         nobody = [space.node_id(i, Node("J", 0, 1)) for i in range(self.n)]
         self.purses: list[int] = [space.purse()]
         self._purse_ids = {self.purses[0]: 0}
         self._faults = sum(15 << 4 * (k + 1) for k, kind in enumerate(LIMITED) if kind not in FREE)
         self._pay: dict[tuple[int, int], int] = {}
+        self._lossy = space.cost("loss") if config.limit["loss"] else 0
         self.step = ""
         self.first = (0, 0, *nobody, 0, 0)
         self.canonical: Callable[[tuple[int, ...]], tuple[int, ...]] = space.canonical if space.symmetric else tuple
@@ -30,21 +33,16 @@ class Search:
         """The id of what is left; -1 if it is too little."""
         left = self._pay.get((purse, cost))
         if left is None:
-            have, price, short = self.purses[purse], self.space.costs[cost], False
-            shift = 0
-            while price >> shift:
-                short |= (have >> shift) & 15 < (price >> shift) & 15
-                shift += 4
-            if short:
+            have, price = self.purses[purse], self.space.costs[cost]
+            if not covers(have, price):
                 left = -1
             else:
-                rest_ = have - price
-                if rest_ & 15 == 0:
-                    rest_ &= ~self._faults  # nothing is left to pay them with
-                if rest_ not in self._purse_ids:
-                    self._purse_ids[rest_] = len(self.purses)
-                    self.purses.append(rest_)
-                left = self._purse_ids[rest_]
+                rest = have - price
+                if rest & 15 == 0:
+                    rest &= ~self._faults  # nothing is left to pay them with
+                left = self._purse_ids.setdefault(rest, len(self.purses))
+                if left == len(self.purses):
+                    self.purses.append(rest)
             self._pay[purse, cost] = left
         return left
 
@@ -62,6 +60,12 @@ class Search:
         if flight:
             self._land(g, emit)
         pay = self._pay
+        if self._lossy and space.states[sid] is not None:
+            poorer = self.pay(purse, self._lossy)
+            if poorer >= 0:
+                # What is in flight was sent to the store that is no more.
+                nodes = [space.moved_on[x] for x in g[2:-2]]
+                emit((space.empty(space.eras[sid] + 1), 0, *nodes, poorer, 0), False, "the store is lost")
         rich = bool(self.purses[purse] & 15)
         for k in range(2 * n if rich else n):
             i = k if k < n else k - n
@@ -73,9 +77,8 @@ class Search:
             for effect, label, cost, free, after, extra in moves:
                 left = purse
                 if cost:
-                    left = pay.get((purse, cost))
-                    if left is None:
-                        left = self.pay(purse, cost)
+                    known = pay.get((purse, cost))
+                    left = self.pay(purse, cost) if known is None else known
                     if left < 0:
                         continue
                 if effect == LOCAL:
@@ -159,16 +162,18 @@ class Search:
                 x = space.index[inc]
                 i, number = x % n, x // n
                 node = nodes[i]
+                if space.settings[x] != state.settings:
+                    raise Violation(f"{x} is in round {state.round} with settings that are not its own")
                 if number == node.inc and node.finished >= 0:
                     raise Violation(f"{x} has finished and is in the later round {state.round}")
-                if number != node.inc and incs[i + n] in state.participants:
+                if number != node.inc and incs[i + n] in state.participants and not space.config.relocate:
                     raise Violation(f"the superseded incarnation {x} is ranked with its successor")
         if finishes:
             was = before.finished if before is not None and before.round == state.round else frozenset()
             for inc in state.finished - was:
                 x = space.index[inc]
                 node = nodes[x % n]
-                if node.inc == x // n and node.finished != state.round:
+                if node.inc == x // n and (node.finished, node.era) != (state.round, space.eras[target]):
                     raise Violation(f"{x} counts as finished in round {state.round} without having finished it")
         if done:
             for inc in state.participants:
@@ -185,9 +190,9 @@ class Search:
         mine = infos[after]
         for k, x in enumerate(g[2:-2]):
             other = infos[x]
-            if k != i and other.roster and other.last == mine.last and other.phase in "MF":
-                if other.roster != mine.roster:
-                    raise Violation(f"two worlds in round {mine.last}: {other.roster} and {mine.roster} ({label})")
+            same = k != i and (other.last, other.era) == (mine.last, mine.era) and other.phase in "MF"
+            if same and other.roster != mine.roster:
+                raise Violation(f"two worlds in round {mine.last}: {other.roster} and {mine.roster} ({label})")
 
     def _land(self, g: tuple[int, ...], emit: Callable[[tuple[int, ...], bool, str], None]) -> None:
         """The message in flight arrives."""

@@ -1,6 +1,6 @@
 """The pieces of global states, interned: agreed states, announcement logs, nodes and messages in flight are integers.
 
-A global state is then a tuple of small integers: agreed state, log, one number per process, what may still be spent, the
+A global state is then a tuple of integers: agreed state, log, one number per process, what may still be spent, the
 message in flight. Nonces are exact without being stored: a successful swap dooms every other pending one, which is what
 a fresh nonce does; the nonce of a round is its number, because numbers only grow.
 """
@@ -16,10 +16,9 @@ from arendezvous.node import NodeDesc
 
 from .config import LIMITED, Config
 
-__all__ = ("Node", "Space", "Violation", "round_nonce")
+__all__ = ("Node", "Space", "Violation", "covers", "epoch", "era_of", "round_nonce")
 
 _NONCE = b"N" * 16
-_SETTINGS_TIMES = {"last_call": 30.0, "keep_alive_interval": 50.0, "keep_alive_max_attempt": 3}
 _MOST_ROUNDS, _MOST_INTENTS = 8, 9
 
 
@@ -43,6 +42,7 @@ class Node(NamedTuple):
         finished: The round that it has finished; -1 none.
         roster: The world it was given.
         acknowledged: Its withdrawal was acknowledged.
+        era: Of the round that it is in or has finished: how often the store had been lost.
         woke: It was woken; always true where timers do it.
     """
 
@@ -58,25 +58,36 @@ class Node(NamedTuple):
     finished: int = -1
     roster: tuple[int, ...] = ()
     acknowledged: bool = False
+    era: int = 0
     woke: bool = True
 
 
 class Space:
-    """Interned pieces and the moves of single nodes."""
+    """Everything that global states are made of."""
 
     def __init__(self, config: Config) -> None:
         self.config, self.n = config, config.nodes
         n = self.n
         self.incs = [(k + 1).to_bytes(16, "big") for k in range(2 * n)]
         self.index = {inc: k for k, inc in enumerate(self.incs)}
-        self.place = [config.place(k % n) for k in range(2 * n)]
+        self.place = [config.place(k % n, restarted=k >= n) for k in range(2 * n)]
         self.descs = [NodeDesc(f"host{self.place[k]}", 1, 0, incarnation=self.incs[k]) for k in range(2 * n)]
         # With nodes ranked as they joined, renaming the nodes of a global state gives an equivalent one.
-        self.symmetric = len(set(self.place[:n])) == n
-        order = "stable" if self.symmetric else "address"
-        self.settings = AgreedSettings(config.min_nodes, config.max_nodes, order, **_SETTINGS_TIMES)
-        self.on = {name: name not in config.off for name in config.off}
+        alike = len(set(self.place[:n])) == n and not config.misfits
+        self.symmetric = alike and config.symmetry
+        common = AgreedSettings(
+            config.min_nodes,
+            config.max_nodes,
+            "stable" if alike else "address",
+            last_call=30.0,
+            keep_alive_interval=50.0,
+            keep_alive_max_attempt=3,
+        )
+        self.settings = [replace(common, last_call=31.0) if i in config.misfits else common for i in range(n)] * 2
+        #: Number 0 is the empty store; so are those that a loss of the store leaves, one per loss.
         self.states: list[RendezvousState | None] = [None]
+        self.eras: list[int] = [0]
+        self._empty: list[int] = [0]
         self._state_ids: dict[tuple[object, ...], int] = {}
         self.records: list[Record] = []
         self._record_ids: dict[Record, int] = {}
@@ -134,6 +145,8 @@ class Space:
     def state_id(self, state: RendezvousState) -> int:
         """Intern a state, with its nonces made canonical."""
         key = (
+            state.epoch,
+            state.settings,
             state.closed,
             state.gen,
             state.round,
@@ -151,9 +164,20 @@ class Space:
             if state.round > _MOST_ROUNDS:
                 raise Violation("livelock: rounds grow without bound")
             sid = self._state_ids[key] = len(self.states)
-            self.states.append(replace(state, nonce=_NONCE, round_nonce=round_nonce(state.round)))
+            era = era_of(state)
+            self.eras.append(era)
+            self.states.append(replace(state, nonce=_NONCE, round_nonce=round_nonce(era, state.round)))
             self.parts.append([self._content(self._part(state, i)) for i in range(self.n)])
         return sid
+
+    def empty(self, era: int) -> int:
+        """The id of the empty store after ``era`` losses."""
+        while len(self._empty) <= era:
+            self._empty.append(len(self.states))
+            self.eras.append(len(self._empty) - 1)
+            self.states.append(None)
+            self.parts.append([0] * self.n)
+        return self._empty[era]
 
     def record_id(self, record: Record) -> int:
         """Intern an announcement."""
@@ -206,10 +230,8 @@ class Space:
         self.woken[nid] = nid if woken == node else self.node_id(i, woken)
         return nid
 
-    # ---- messages in flight -----------------------------------------------------------------------------------
-
     def flight(self, kind: str, what: int, base: int) -> int:
-        """Intern a message in flight; 0 is none."""
+        """Intern a message in flight, a record (S) or a swap (C); 0 is none."""
         key = (kind, what, base)
         if key not in self._flight_ids:
             self._flight_ids[key] = len(self.flights)
@@ -265,7 +287,6 @@ class Space:
         n = self.n
         new = {old: k for k, old in enumerate(order)}
         incs = {self.incs[i + n * r]: self.incs[new[i] + n * r] for i in range(n) for r in (0, 1)}
-        state_key, log_key = "state", "log"
 
         def inc(old: bytes) -> bytes:
             return incs.get(old, old)
@@ -278,7 +299,7 @@ class Space:
                 self._renamed[key] = self._rename(kind, what, order)
             return self._renamed[key]
 
-        if kind == state_key:
+        if kind == "state":
             state = self.states[what]
             if state is None:
                 return what
@@ -297,20 +318,20 @@ class Space:
             record = self.records[what]
             node = None if record.node is None else self.descs[self.index[inc(record.inc)]]
             return self.record_id(replace(record, inc=inc(record.inc), node=node))
-        if kind == log_key:
+        if kind == "log":
             return self.log_id(tuple(renamed("record", rid) for rid in self.logs[what]))
         if kind == "":
             sort, about, base = self.flights[what]
             if not sort:
                 return what
-            return self.flight(sort, renamed("record" if sort == "S" else state_key, about), renamed(state_key, base))
+            return self.flight(sort, renamed("record" if sort == "S" else "state", about), renamed("state", base))
         node_ = self.nodes[what]
         return self.node_id(
             new[int(kind)],
             node_._replace(
-                pending=renamed(state_key, node_.pending),
-                base=renamed(state_key, node_.base),
-                read=renamed(log_key, node_.read),
+                pending=renamed("state", node_.pending),
+                base=renamed("state", node_.base),
+                read=renamed("log", node_.read),
                 roster=tuple(new[x % n] + x // n * n for x in node_.roster),
             ),
         )
@@ -354,7 +375,7 @@ class Space:
             if not self.rule("tomb"):
                 # That is the rule which is off; what matters is what comes of it.
                 wrong = [sentence for sentence in wrong if "forgotten" not in sentence]
-            if before is not None and proposal.epoch != before.epoch:
+            if era_of(proposal) != self.eras[sid]:
                 wrong.append("another epoch")
             if wrong:
                 raise Violation("invariant: " + "; ".join(wrong))
@@ -384,12 +405,23 @@ class Space:
         return text + f" gen {state.gen} folded={ {self.index.get(k, -1): v for k, v in state.folded.items()} }"
 
 
-def round_nonce(number: int) -> bytes:
+def epoch(era: int) -> bytes:
+    """The epoch of whatever is created after ``era`` losses of the store: one creation wins."""
+    return b"epoch" + era.to_bytes(11, "big")
+
+
+def era_of(state: RendezvousState) -> int:
+    """How often the store had been lost when the state's history began."""
+    return int.from_bytes(state.epoch[5:], "big")
+
+
+def round_nonce(era: int, number: int) -> bytes:
     """The canonical nonce of a round."""
-    return b"round" + number.to_bytes(11, "big")
+    return b"round" + era.to_bytes(3, "big") + number.to_bytes(8, "big")
 
 
-def _covers(purse: int, price: int) -> bool:
+def covers(purse: int, price: int) -> bool:
+    """Whether a price can be paid."""
     while price:
         if price & 15 > purse & 15:
             return False

@@ -37,9 +37,14 @@ QUICK = {
         2, 1, 2, 2, {"flight": 1, "again": 1, "crash": 0, "restart": 0}, tombstone_limit=0
     ),
     "two nodes, both needed, curious about nothing": Config(2, 2, 2, 2, {"flight": 1}, curious=False),
+    "the store is lost": Config(2, 2, 2, 2, {"flight": 1, "loss": 1}),
+    "the store is lost, or somebody finishes": Config(2, 1, 2, 1, {"loss": 1, "finish": 2}),
+    "one node with other settings": Config(3, 2, 3, 1, misfits=(2,)),
+    "restarts with another process number": Config(3, 2, 3, 1, relocate=True),
 }
 
 SLOW = {
+    "the store is lost, two faults": Config(2, 1, 2, 2, {"loss": 1, "finish": 2, "flight": 1}),
     "two nodes, three faults of any kind": Config(2, 1, 2, 3, _EVERYTHING),
     "two nodes, finishing, three faults": Config(2, 1, 2, 3, {"finish": 2}),
     "two nodes, both needed, finishing, three faults": Config(2, 2, 2, 3, {**_EVERYTHING, "finish": 2}),
@@ -59,7 +64,7 @@ SLOW = {
 def outcomes(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Outcome]]]:
     """The explorations of the tests that were selected, two at a time."""
     wanted = [
-        item.callspec.params["name"]  # type: ignore[attr-defined]
+        item.callspec.params["name"]
         for item in request.session.items
         if item.path == request.path and hasattr(item, "callspec")
     ]

@@ -1,4 +1,4 @@
-"""The checker finds every flaw when its rule is off and nothing when it is on, so that its silence is worth something."""
+"""The checker finds every flaw when its rule is off and nothing when it is on: its silence is worth something."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ pytestmark = pytest.mark.timeout(600)
 
 #: Rules whose absence leads to no violation of what the explorer checks, and where they are tested instead.
 UNSHOWN = {
-    "finish_before_suspects": "whose FINISH is in the log when it is suspected counts as finished; without the rule its "
-    "work is done once more, which is allowed (tests/core/test_fold_finish.py)",
-    "finish_round": "a FINISH of an older round cannot reach a live member of a newer one, because whoever has finished "
-    "joins again as another incarnation only (tests/core/test_fold_finish.py)",
+    "finish_before_suspects": "whose FINISH is in the log when it is suspected counts as finished; without the rule "
+    "its work is done once more, which is allowed (tests/core/test_fold_finish.py)",
+    "finish_round": "a FINISH of an older round cannot reach a live member of a newer one, because whoever has "
+    "finished joins again as another incarnation only (tests/core/test_fold_finish.py)",
 }
 
 
