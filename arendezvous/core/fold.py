@@ -231,12 +231,13 @@ def rivals(state: RendezvousState, records: Iterable[Record]) -> list[list[bytes
     """Incarnations at one place of which at least one wants in: the newcomers, and whoever is listed there (P5.3)."""
     places: dict[tuple[str, int, int], list[bytes]] = {}
     for record in records:
-        if record.kind is Kind.JOIN and record.node is not None and record.seq > state.sequence(record.inc):
+        wants_in = record.kind is Kind.JOIN and record.seq > state.sequence(record.inc)
+        if wants_in and record.node is not None and not state.listed(record.inc):
             places.setdefault(record.node.triple, []).append(record.inc)
     if places:
         for inc, node in state.nodes.items():
             group = places.get(node.triple)
-            if group is not None and inc not in group and state.listed(inc):
+            if group is not None and state.listed(inc):
                 group.append(inc)
     return [group for group in places.values() if len(group) > 1]
 
@@ -282,7 +283,9 @@ def _fold_join(draft: _Draft, record: Record, proven: frozenset[bytes], rules: f
         return True  # not admitted: its owner reads the settings and says so
     if inc in draft.finished:
         return True  # an incarnation that finished is never admitted again
-    if "hold" in rules and (twins := draft.twins(inc, node)) and not proven.issuperset((inc, *twins)):
+    # Who is listed beside its twin has passed this before.
+    newcomer = "hold" in rules and not draft.listed(inc)
+    if newcomer and (twins := draft.twins(inc, node)) and not proven.issuperset((inc, *twins)):
         return False
     if draft.complete and draft.is_live(inc):
         draft.gone[inc] = Gone.FAILED if record.failed else Gone.REJOIN

@@ -111,8 +111,13 @@ class Executor:
 
     def join(self, *, failed: bool = False) -> Waiter:
         """Want in, or in again; returns what to wait for."""
-        if self.me.finished and self.role is None:
+        if self.me.finished:
             self.me = self._fresh_me(self.me.node)  # an incarnation that finished is never admitted again
+        if self._withdrawn is not None:
+            # A withdrawal that nobody waits for any more is overtaken; left unsettled, the next one would be mistaken
+            # for it and never begin.
+            self._withdrawn.settle(self.state, reason="this node joins again")
+        self._pending_error = None
         self.me = replace(
             self.me, role=Role.JOINING, seq=self.me.seq + 1, announced=None, failed=failed, finished=False
         )

@@ -211,7 +211,7 @@ class Life:
         self.phase = "apart"
         if not self._calm and self._rng.random() < 0.2:
             raise _Over("it has left for good")
-        await self._sleep(self._rng.uniform(0.0, 3.0))
+        await self._sleep(self._rng.choice([0.0, 0.2, 3.0]) * self._rng.random())
 
     # ---- two styles of use ------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ class Search:
         self.first = (0, 0, *nobody, 0, 0)
         self.canonical: Callable[[tuple[int, ...]], tuple[int, ...]] = space.canonical if space.symmetric else tuple
         self._moves: dict[tuple[int, int, int], list[dict[int, tuple[Move, ...]]]] = {}
+        self._visible: dict[tuple[int, int], int] = {}
         self._flags: dict[tuple[int, int], tuple[bool, bool, bool]] = {}
 
     def pay(self, purse: int, cost: int) -> int:
@@ -54,6 +55,10 @@ class Search:
         bits = space.alive_bit
         for nid in g[2:-2]:
             alive |= bits[nid]
+        mask = self._visible.get((sid, lid))
+        if mask is None:
+            mask = self._visible[sid, lid] = space.visible(sid, lid)
+        alive &= mask
         table = self._moves.get((sid, lid, alive))
         if table is None:
             table = self._moves[sid, lid, alive] = [{} for _ in range(2 * n)]

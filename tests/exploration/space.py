@@ -364,6 +364,12 @@ class Space:
             got = self._pruned[key] = self.log_id(log)
         return got
 
+    def visible(self, sid: int, lid: int) -> int:
+        """Whose beats may matter to somebody: of those listed and of those that announced, one bit each."""
+        state = self.states[sid]
+        incs = {self.records[r].inc for r in self.logs[lid]} | (set() if state is None else set(state.nodes))
+        return sum(1 << self.index[inc] for inc in incs if inc in self.index)
+
     # ---- checks of single steps -------------------------------------------------------------------------------
 
     def propose(self, sid: int, proposal: RendezvousState) -> int:

@@ -1,4 +1,4 @@
-"""What a node is told when its wish does not come true: each message names run, store, counts, who and how long (D52)."""
+"""What a node is told when its wish does not come true: run, store, counts, who and how long (D52)."""
 
 from __future__ import annotations
 

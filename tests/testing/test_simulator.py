@@ -11,10 +11,7 @@ from dataclasses import replace
 import pytest
 
 from arendezvous.core.ops import Decision, View, decide
-from arendezvous.errors import RendezvousError
 from arendezvous.handler import executor, heartbeat
-from arendezvous.handler.changes import MembershipChange
-from arendezvous.handler.dynamic import DynamicRendezvousHandler
 from arendezvous.testing import SimulationError, SimulationReport, simplan, simulate
 
 #: ``ARENDEZVOUS_SIM_SEEDS=5000 pytest tests/testing/test_simulator.py`` runs more, ``ARENDEZVOUS_SIM_FIRST`` others.
@@ -116,7 +113,7 @@ def without(rule: str) -> Callable[[View, float], Decision]:
         ("withdraw", range(100), "withdraw"),
         ("seq", range(60), "is listed"),
         ("enter_seq", range(60), "was handed round"),
-        ("relearn", range(60), "no rest"),
+        ("hold", range(100), "with its successor"),
     ],
 )
 def test_a_rule_that_is_switched_off_is_noticed(
@@ -138,17 +135,6 @@ def test_a_violation_names_the_command_that_replays_it(monkeypatch: pytest.Monke
 def test_a_handler_that_never_watches_its_neighbours_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat.Observer, "follow", lambda self, targets, tg: None)
     first_violation(range(60), "listed and not alive")
-
-
-def test_a_round_whose_end_is_told_to_nobody_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the simulator found first: news that came before the round was handed out were lost."""
-
-    def told(self: DynamicRendezvousHandler, change: MembershipChange, error: RendezvousError | None) -> None:
-        if self._round is not None:
-            self._round.end(change, error)
-
-    monkeypatch.setattr(DynamicRendezvousHandler, "_round_over", told)
-    first_violation(range(150), "no rest")
 
 
 def test_a_node_whose_clock_lies_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
