@@ -311,3 +311,23 @@ def test_rivals_are_incarnations_of_one_place_of_which_one_wants_in() -> None:
     assert rivals(run.state, [leave("b")]) == []
     run.step(suspects="ghost")
     assert rivals(run.state, [new]) == []
+
+
+def test_twins_that_are_both_listed_join_again_without_being_held() -> None:
+    """Once told apart, two containers of one place re-join as promptly as anybody."""
+    run = Run(2, 2).begin("a")
+    run.step(run.join("b", place="a"), proven="a b")
+    again = run.join("b", 2, place="a")
+    assert rivals(run.state, [again]) == []
+    run.step(again)
+    assert spell(run.state.queue) == "b"
+
+
+def test_a_twin_that_was_evicted_is_held_like_any_newcomer() -> None:
+    run = Run(2, 2).begin("a")
+    run.step(run.join("b", place="a"), proven="a b")
+    run.step(suspects="b")
+    before = run.state
+    assert run.step(run.join("b", 2, place="a")) is before
+    run.step(run.join("b", 2, place="a"), proven="a b")
+    assert spell(run.state.queue) == "b"

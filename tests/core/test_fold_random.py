@@ -103,7 +103,7 @@ class Twin:
             self.agreed = r.settings
         if r.settings != self.agreed or r.inc in self.done:
             return True
-        for other in [*self.live(), *self.waiting]:
+        for other in [] if self.listed(r.inc) else [*self.live(), *self.waiting]:
             same = other != r.inc and self.who[other].triple == r.node.triple
             if same and not (other in self.seen.proven and r.inc in self.seen.proven):
                 return False
@@ -361,7 +361,13 @@ class Behaving(RuleBasedStateMachine):
             if record.kind is Kind.LEAVE and self.seq[owner.rstrip(b".").decode()] == record.seq and acknowledged:
                 self.acknowledged[owner] = record.seq
         if self.state.gen != before.gen:
-            self.log = [record for record in self.log if record.seq > self.state.sequence(record.inc)]
+            # Nobody reads the old log any more; owners announce their current intent again, and nothing older (P8.7).
+            self.log = [
+                record
+                for record in self.log
+                if record.seq > self.state.sequence(record.inc)
+                and record.seq == self.seq[record.inc.rstrip(b".").decode()]
+            ]
 
     @invariant()
     def a_completed_round_has_one_roster(self) -> None:

@@ -69,8 +69,12 @@ def outcomes(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Outcom
         if item.path == request.path and hasattr(item, "callspec")
     ]
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, mp_context=context, max_tasks_per_child=1) as pool:
+    pool = ProcessPoolExecutor(2, mp_context=context, max_tasks_per_child=1)
+    try:
         yield {name: pool.submit(explore, {**QUICK, **SLOW}[name]) for name in wanted}
+    finally:
+        # After a failure under -x nobody waits for the rest.
+        pool.shutdown(cancel_futures=True)
 
 
 def _check(outcome: Outcome) -> None:
