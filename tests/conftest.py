@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import hypothesis
 import pytest
 import uvloop
 
 from arendezvous.testing.clock import virtual_backend
+
+# In CI the same examples every time: a new finding belongs to whoever runs the tests, not to an unrelated change.
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
+if os.environ.get("CI"):
+    hypothesis.settings.load_profile("ci")
 
 
 @pytest.fixture(
