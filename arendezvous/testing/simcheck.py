@@ -76,7 +76,7 @@ class Checker:
         self._worlds: dict[int, list[tuple[bytes, ...]]] = {}
         self._handed: dict[tuple[bytes, ...], dict[int, str]] = {}
         self._common: dict[tuple[bytes, ...], object] = {}
-        self._last_round: dict[int, int] = {}
+        self._last_round: dict[int | str, int] = {}
         self._names: dict[bytes, str] = {}
         self._owners: dict[bytes, Life] = {}
         # Incarnations whose withdrawal was acknowledged, and when.
@@ -173,6 +173,7 @@ class Checker:
         self.note("the store is lost")
         self.state = None
         self._completed_here.clear()
+        self._last_round = {who: number for who, number in self._last_round.items() if isinstance(who, str)}
         self.quiet_since = anyio.current_time()
 
     # ---- what nodes are told ----------------------------------------------------------------------------------
@@ -205,9 +206,11 @@ class Checker:
         common = (info.bootstrap_store_info, info.failures, info.world_size)
         if self._common.setdefault(key, common) != common:
             self.violation(f"{life.name} got {common} in round {number}, another one {self._common[key]}")
-        if number <= self._last_round.get(life.plan.index, -1):
-            self.violation(f"{life.name} was handed round {number} after {self._last_round[life.plan.index]}")
-        self._last_round[life.plan.index] = number
+        # A process remembers over a lost store, a new one of its node cannot.
+        last = max(self._last_round.get(life.plan.index, -1), self._last_round.get(life.name, -1))
+        if number <= last:
+            self.violation(f"{life.name} was handed round {number} after {last}")
+        self._last_round[life.plan.index] = self._last_round[life.name] = number
 
     def remains(self) -> list[str]:
         """Who is listed although it has ended in its own way, in the calm."""

@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from ..store.base import DISCONNECT_GRACE
 from ..store.client import TCPStore
@@ -133,11 +134,26 @@ class TcpNetwork(Network):
         return _TcpStation(self, line)
 
 
+class _SimStream(FaultyStream):
+    """A client's end that may vanish: nothing reaches the server any more, not even the end of the connection."""
+
+    vanished = False
+
+    async def aclose(self) -> None:
+        """Close the stream within, unless it has vanished."""
+        if not self.vanished:
+            await super().aclose()
+            return
+        self._closed = True
+        self._wake()
+        await checkpoint()
+
+
 class _TcpStation(Station):
     def __init__(self, network: TcpNetwork, line: Line) -> None:
         self._network, self._line = network, line
         self._rng = Random(line.rng.getrandbits(64))
-        self._streams: list[tuple[FaultyStream, MemoryByteStream]] = []
+        self._streams: list[tuple[_SimStream, MemoryByteStream]] = []
         patience = line.weather.patience
         self.store = TCPStore(
             "simulated",
@@ -164,7 +180,7 @@ class _TcpStation(Station):
         if service is None or (weather.lost_request and rng.random() < 2 * weather.lost_request):
             raise ConnectionRefusedError("refused by the simulation")
         client, server = memory_stream_pair(addresses=((f"10.0.0.{rng.randint(1, 250)}", 1000), ("10.0.0.254", 1)))
-        stream = FaultyStream(client, delay=weather.delay, rng=rng, sleep=line.travel)
+        stream = _SimStream(client, delay=weather.delay, rng=rng, sleep=line.travel)
         if weather.lost_reply and rng.random() < 0.8:
             stream.drop_reply = 1 + int(rng.expovariate(weather.lost_reply))
         if weather.lost_request and rng.random() < 0.8:
@@ -180,6 +196,7 @@ class _TcpStation(Station):
             if noticed:
                 client.abort()
             else:
+                stream.vanished = True
                 stream.stall()
 
     async def outage(self, outage: Outage) -> None:

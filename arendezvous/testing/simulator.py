@@ -216,8 +216,6 @@ class _Simulation:
             life.station.calm()
         await self._rest(network)
         await self._end(nodes, network)
-        for life in self._lives:
-            await life.station.dispose()
 
     async def _rest(self, network: Network) -> None:
         """Wait until the nodes have come to rest, then watch whether they stay there."""
@@ -259,7 +257,7 @@ class _Simulation:
             if anyio.current_time() > end:
                 names = [f"{life.name} ({life.phase})" for life in self._lives if not life.over]
                 checker.violation(f"still running {_ENDING:g} s after being told to stop: {', '.join(names)}")
-                return
+                break
             await anyio.sleep(0.05)
         await anyio.sleep(2 * DISCONNECT_GRACE)
         if remains := checker.remains():
@@ -269,5 +267,8 @@ class _Simulation:
         left = table.leases(b"", anyio.current_time())
         if left:
             checker.violation(f"everybody has left, and {len(left)} leases stay")
+        for life in self._lives:
+            await life.station.dispose()
+        await anyio.sleep(0.1)
         if table.waiting:
             checker.violation(f"everybody has left, and {table.waiting} watches stay")
