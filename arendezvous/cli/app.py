@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -27,26 +28,29 @@ _LOOPS = ("asyncio", "uvloop", "trio")
 
 
 class _Commands(click.Group):
-    """Commands that are imported when they are asked for, so that ``--help`` is quick."""
+    """Commands that are imported when they are asked for, so that ``--help`` is quick.
+
+    The command ``name`` is the function of that name in the module of that name beside this one.
+    """
 
     _summaries = {  # noqa: RUF012  a constant of the class
         "run": "Run workers as one node of an elastic job.",
         "serve": "Serve a store that outlives every agent.",
+        "status": "Show who is in a run, who is missing and why it waits.",
+        "close": "Close a run for ever.",
+        "purge": "Remove the keys of a run that is over.",
+        "doctor": "Find out why nodes do not meet, and what to do.",
+        "demo": "Watch a job form, lose a node and grow, on this machine.",
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._summaries)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name == "run":
-            from .run import run
-
-            return run
-        if name == "serve":
-            from .serve import serve
-
-            return serve
-        return None
+        if name not in self._summaries:
+            return None
+        command: click.Command = getattr(import_module(f".{name}", __package__), name)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

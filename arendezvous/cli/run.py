@@ -6,21 +6,20 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .app import event_loop_option, mistake, run_in_loop
+from .options import option
 
 if TYPE_CHECKING:
     from ..agent import AgentConfig
     from ..params import RendezvousParameters
 
 __all__ = ("make_config", "parse_nodes", "parse_workers", "run")
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def parse_nodes(ctx: click.Context | None, param: click.Parameter | None, value: str) -> tuple[int, int]:
@@ -62,32 +61,25 @@ def parse_workers(ctx: click.Context | None, param: click.Parameter | None, valu
     raise click.BadParameter(f"{value!r}: {problem}", ctx=ctx, param=param)
 
 
-def _option(*names: str, **attributes: Any) -> Callable[[_F], _F]:
-    """An option that also reads torchrun's variable, ``PET_`` and its first long name."""
-    long = next(name for name in names if name.startswith("--"))
-    variable = "PET_" + long.removeprefix("--").replace("-", "_").upper()
-    return click.option(*names, envvar=variable, **attributes)
-
-
 @click.command(
     context_settings={"allow_interspersed_args": False},
     options_metavar="[OPTIONS] --",
     epilog="Every option also reads torchrun's PET_* variable (PET_NNODES, PET_RDZV_ID, ...); the command line wins.",
 )
-@_option("--nnodes", callback=parse_nodes, default="1:1", metavar="MIN:MAX", help="Number of nodes, or a range.  [1:1]")
-@_option("--nproc-per-node", callback=parse_workers, default="1", metavar="N", help="Workers on this node.  [1]")
-@_option("--rdzv-backend", default="p10d", metavar="B", help="p10d, static, memory or a plug-in.  [p10d]")
-@_option("--rdzv-endpoint", default="", metavar="HOST:PORT", help="Where the nodes meet.")
-@_option("--rdzv-id", metavar="ID", help="Name of the run, the same on all nodes.")
-@_option("--rdzv-conf", default="", metavar="K=V,...", help="Options of the rendezvous, such as last_call_timeout=5.")
-@_option("--node-rank", type=click.IntRange(min=0), metavar="R", help="For static and rank_order=node_rank.")
-@_option("--local-addr", metavar="A", help="Own address for the other nodes, if found wrongly.")
-@_option("--max-restarts", type=click.IntRange(min=0), default=0, metavar="K", help="Worker failures to survive.  [0]")
-@_option("--monitor-interval", type=float, metavar="S", help="Accepted, without effect: nothing here polls.")
-@_option("--shutdown-timeout", type=click.FloatRange(0, 1e6), default=30, metavar="S", help="SIGTERM to SIGKILL.  [30]")
-@_option("--standalone", is_flag=True, help="A job of this node alone: free port, random id.")
-@_option("-m", "--module", is_flag=True, help="COMMAND is a Python module.")
-@_option("--no-python", is_flag=True, help="COMMAND is a program, even if it ends in .py.")
+@option("--nnodes", callback=parse_nodes, default="1:1", metavar="MIN:MAX", help="Number of nodes, or a range.  [1:1]")
+@option("--nproc-per-node", callback=parse_workers, default="1", metavar="N", help="Workers on this node.  [1]")
+@option("--rdzv-backend", default="p10d", metavar="B", help="p10d, static, memory or a plug-in.  [p10d]")
+@option("--rdzv-endpoint", default="", metavar="HOST:PORT", help="Where the nodes meet.")
+@option("--rdzv-id", metavar="ID", help="Name of the run, the same on all nodes.")
+@option("--rdzv-conf", default="", metavar="K=V,...", help="Options of the rendezvous, such as last_call_timeout=5.")
+@option("--node-rank", type=click.IntRange(min=0), metavar="R", help="For static and rank_order=node_rank.")
+@option("--local-addr", metavar="A", help="Own address for the other nodes, if found wrongly.")
+@option("--max-restarts", type=click.IntRange(min=0), default=0, metavar="K", help="Worker failures to survive.  [0]")
+@option("--monitor-interval", type=float, metavar="S", help="Accepted, without effect: nothing here polls.")
+@option("--shutdown-timeout", type=click.FloatRange(0, 1e6), default=30, metavar="S", help="SIGTERM to SIGKILL.  [30]")
+@option("--standalone", is_flag=True, help="A job of this node alone: free port, random id.")
+@option("-m", "--module", is_flag=True, help="COMMAND is a Python module.")
+@option("--no-python", is_flag=True, help="COMMAND is a program, even if it ends in .py.")
 @event_loop_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARGS]...")
 def run(event_loop: str, **options: Any) -> int:
