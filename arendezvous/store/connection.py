@@ -13,6 +13,7 @@ from ..wire import messages as say
 from ..wire.errors import WireError
 from ..wire.frames import FrameDecoder, encode_frame
 from ..wire.hello import ClientHello, ClientHelloDecoder, ServerHello, Status
+from .hostclock import wall_time
 
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
@@ -93,6 +94,7 @@ class Connection:
             say.Leases: self._leases,
             say.Cancel: self._cancel,
             say.Ping: self._done,
+            say.Clock: self._clock,
         }
 
     async def run(self) -> None:
@@ -260,6 +262,9 @@ class Connection:
 
     def _done(self, request: say.Request) -> None:
         self._answer(say.Done(request.id))
+
+    def _clock(self, request: say.Clock) -> None:
+        self._answer(say.Time(request.id, wall_time()))
 
     def _set(self, request: say.Set) -> None:
         self._table.set(ROOT + request.key, request.value)

@@ -18,7 +18,7 @@ from ..errors import RendezvousConnectionError
 if TYPE_CHECKING:
     from collections.abc import Container
 
-__all__ = ("Busy", "Held", "LeaseLocks", "refuse", "try_lock")
+__all__ = ("Busy", "Held", "LeaseLocks", "check_locks", "refuse", "try_lock")
 
 _NO_LOCKS: Final = {errno.ENOLCK, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
@@ -59,6 +59,24 @@ def try_lock(path: str, fd: int, kind: int) -> None:
                 "be lost: use a local disk, NFS with locking, or a TCP store"
             ) from exc
         refuse(path, exc)
+
+
+def check_locks(path: str) -> None:
+    """Find out whether there are locks on ``path``, a file or directory, by one that excludes nobody for long.
+
+    Raises:
+        RendezvousConnectionError: there are none, or ``path`` cannot be opened.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as exc:
+        refuse(path, exc)
+    try:
+        # Somebody else has it: then they work.
+        with suppress(Busy):
+            try_lock(path, fd, fcntl.LOCK_SH)
+    finally:
+        os.close(fd)
 
 
 class Held:

@@ -2,7 +2,8 @@
 
 Every request carries an id that its answer repeats, so any number of calls share a connection and answers come in any
 order. A waiting request (:class:`Get`, :class:`Watch`) is answered when there is news, or never if it is taken back
-with :class:`Cancel`, which itself has no answer. Keys and values are bytes, durations seconds; instants never travel.
+with :class:`Cancel`, which itself has no answer. Keys and values are bytes, durations seconds. Instants never travel,
+but for the answer to :class:`Clock`, from which nothing follows but what a person is told.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ __all__ = (
     "Append",
     "Cancel",
     "Check",
+    "Clock",
     "CompareAndSwap",
     "Delete",
     "Done",
@@ -41,6 +43,7 @@ __all__ = (
     "Scan",
     "Set",
     "Swapped",
+    "Time",
     "Value",
     "Values",
     "Watch",
@@ -177,6 +180,10 @@ class Ping(Request, tag=18):
     """Are you there? Answer: :class:`Done`."""
 
 
+class Clock(Request, tag=19):
+    """What does your wall clock say? For diagnosis only. Answer: :class:`Time`."""
+
+
 class Reply(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
     """Base of what a server says."""
 
@@ -230,6 +237,12 @@ class Failed(Reply, tag=8):
     text: str
 
 
+class Time(Reply, tag=9):
+    """The server's wall clock in seconds since 1970. Never to be used for anything but to show that clocks differ."""
+
+    wall: float
+
+
 _REQUESTS: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(
     Set
     | Peek
@@ -249,9 +262,10 @@ _REQUESTS: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(
     | Leases
     | Cancel
     | Ping
+    | Clock
 )
 _REPLIES: Final[msgspec.msgpack.Decoder[Reply]] = msgspec.msgpack.Decoder(
-    Done | Value | Values | Swapped | Number | Pairs | LeaseList | Failed
+    Done | Value | Values | Swapped | Number | Pairs | LeaseList | Failed | Time
 )
 _ENCODER: Final = msgspec.msgpack.Encoder()
 

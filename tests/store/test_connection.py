@@ -10,6 +10,7 @@ import pytest
 from arendezvous.errors import RendezvousConnectionError
 from arendezvous.store.client import TCPStore
 from arendezvous.store.connection import Connection
+from arendezvous.store.hostclock import wall_time
 from arendezvous.store.server import TCPStoreServer
 from arendezvous.store.service import StoreService
 from arendezvous.testing.streams import memory_stream_pair
@@ -132,6 +133,18 @@ async def test_many_requests_in_one_piece_are_answered_in_one_piece() -> None:
         await client.greet()
         await client.ask(*(say.Add(number, b"n", 1) for number in range(1, 101)))
         assert [await client.hear() for _ in range(100)] == [say.Number(n, n) for n in range(1, 101)]
+
+
+async def test_the_wall_clock_is_told_and_nothing_changes() -> None:
+    with fail_after(5):
+        async with TCPStoreServer() as server, raw(server) as client:
+            await client.greet()
+            before = wall_time()
+            await client.ask(say.Clock(1), say.NumKeys(2))
+            told = await client.hear()
+            assert isinstance(told, say.Time)
+            assert before <= told.wall <= wall_time()
+            assert await client.hear() == say.Number(2, 0)
 
 
 async def test_a_half_frame_changes_nothing() -> None:

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from arendezvous.store.hostclock import host_clock, host_time
+from arendezvous.store.hostclock import host_clock, host_time, wall_time
+from tests.faults.clock_skew import skewed
 
 if TYPE_CHECKING:
     import pytest
@@ -37,3 +38,12 @@ def test_without_a_boot_to_name_it_by_each_process_has_its_own(monkeypatch: pyte
     finally:
         host_clock.cache_clear()
     assert host_clock() == known
+
+
+def test_the_wall_clock_is_the_one_that_is_set() -> None:
+    code = "from arendezvous.store.hostclock import *; print(host_time(), wall_time())"
+    before = host_time(), wall_time()
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=skewed(3600)).stdout
+    shared, wall = map(float, out.split())
+    assert before[0] <= shared <= host_time()
+    assert before[1] + 3600 <= wall <= wall_time() + 3600

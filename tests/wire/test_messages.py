@@ -35,6 +35,7 @@ REQUESTS = [
     say.Leases(19, b""),
     say.Cancel(20),
     say.Ping(2**53 - 1),
+    say.Clock(21),
 ]
 REPLIES = [
     say.Done(1),
@@ -47,6 +48,7 @@ REPLIES = [
     say.Pairs(8, [(b"k", b"v")]),
     say.LeaseList(9, [(b"k", 0.5, 3.0, True)]),
     say.Failed(10, "no number"),
+    say.Time(11, 1.5e9),
 ]
 
 
