@@ -281,8 +281,9 @@ class Checkup:
             wait = (
                 f"listening on port {listener.port} of all addresses for {self._case.listen_limit:g} s; Ctrl-C ends it"
             )
-            self._report.add(note("listen", wait, how))
             with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                # Not before: who reads this may press Ctrl-C at once.
+                self._report.add(note("listen", wait, how))
                 async with anyio.create_task_group() as tasks:
 
                     async def obey() -> None:

@@ -17,11 +17,23 @@ from .create import DEFAULT_PORT, connect_store, file_path, memory_stores, open_
 from .keys import Keys
 from .status import RendezvousStatus, describe
 
-__all__ = ("inspect", "reset")
+__all__ = ("as_client", "inspect", "reset")
 
 
 @asynccontextmanager
-async def _as_client(params: RendezvousParameters) -> AsyncIterator[Store]:
+async def as_client(params: RendezvousParameters) -> AsyncIterator[Store]:
+    """Reach the store that ``params`` name as somebody who only visits: never hosts one, never makes a file.
+
+    Args:
+        params: Backend, endpoint and store options.
+
+    Yields:
+        The store.
+
+    Raises:
+        RendezvousConnectionError: nobody serves the endpoint.
+        ValueError: an option or the endpoint is malformed.
+    """
     timeout = read_timeout(params)
     if params.backend == "memory":
         if params.endpoint not in memory_stores:
@@ -57,7 +69,7 @@ async def inspect(params: RendezvousParameters) -> RendezvousStatus:
         Safe: nothing is written.
     """
     keys = Keys(params.run_id)
-    async with _as_client(params) as store:
+    async with as_client(params) as store:
         got = await P10dRendezvousBackend(store, params.run_id, key=keys.state).get_state()
         state = None if got is None else decode_state(got[0])
         leases = await store.leases(keys.beats) if state is not None else []
@@ -71,6 +83,10 @@ async def inspect(params: RendezvousParameters) -> RendezvousStatus:
             reason = (
                 f"{len(state.participants)}/{state.settings.max_nodes} nodes joined round {state.round} "
                 f"(min {state.settings.min_nodes}, max {state.settings.max_nodes})"
+            )
+            short = state.settings.min_nodes - len(state.participants)
+            reason += (
+                f"; at least {short} more must join" if short > 0 else "; it completes when the last call ends or all join"
             )
         return describe(state, leases, keys, store.endpoint, reason=reason, bounds=(params.min_nodes, params.max_nodes))
 
@@ -93,7 +109,7 @@ async def reset(params: RendezvousParameters) -> bool:
         Safe: the state is either still there or gone.
     """
     keys = Keys(params.run_id)
-    async with _as_client(params) as store:
+    async with as_client(params) as store:
         raw = await store.peek(keys.state)
         if not raw:
             return False

@@ -382,7 +382,8 @@ def test_the_report_holds_no_secrets(stage: Stage) -> None:
     )
     assert command.wait() == 3
     assert "hunter2" not in command.output
-    assert "eve" not in command.output
+    assert "eve:" not in command.output
+    assert "eve@" not in command.output
     assert "http://***:***@node0:29400" in command.output
     assert re.search(r"^options: +password=\*\*\*,keep_alive_interval=1$", command.output, re.MULTILINE)
 

@@ -47,7 +47,9 @@ class Talk:
     def __init__(self, stream: ByteStream, rest: bytes) -> None:
         self._stream = stream
         self._decoder = FrameDecoder(_MAX_FRAME)
-        self._frames = self._decoder.feed(rest)
+        # Read late: what comes behind a hello may be rubbish, which is for whoever asks.
+        self._rest = rest
+        self._frames: list[bytes] = []
         self._ids = 0
 
     def next_id(self) -> int:
@@ -72,7 +74,8 @@ class Talk:
                 reply = say.decode_reply(self._frames.pop(0))
                 if reply.id == request.id:
                     return reply
-            self._frames = self._decoder.feed(await self._stream.receive(_MAX_FRAME))
+            data, self._rest = self._rest or await self._stream.receive(_MAX_FRAME), b""
+            self._frames = self._decoder.feed(data)
 
 
 @asynccontextmanager
