@@ -6,7 +6,7 @@ import enum
 import os
 import signal
 import sys
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 import anyio
 
 from ..endpoint import format_endpoint, parse_rendezvous_endpoint
-from ..errors import RendezvousError, RendezvousTimeoutError
+from ..errors import RendezvousError
 from ..handler.create import create_handler
-from ..store.hosting import is_loopback
 from .environment import worker_specs
-from .hosting import DEFAULT_PORT, DYNAMIC_BACKENDS, embedded_store, host_store, needs_endpoint
+from .hosting import DEFAULT_PORT, DYNAMIC_BACKENDS, embedded_store, host_store
+from .logs import LogDirectory, OutputPlan, Outputs
+from .obituary import Obituary, publish, read_others
 from .progress import Progress
 from .workers import WorkerExit, WorkerGroup, WorkerGroupError, signal_name
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ..handler.base import RendezvousHandler
     from ..handler.rounds import Round
     from ..params import RendezvousParameters
+    from .environment import WorkerSpec
 
 __all__ = ("AgentConfig", "ElasticAgent", "ExitStatus", "run_agent", "say")
 
@@ -66,6 +68,7 @@ class AgentConfig:
         argv: The workers' command line (see :func:`~arendezvous.agent.environment.worker_argv`).
         max_restarts: How many rounds of the run a failure of workers may open.
         grace: Seconds between the signal that stops workers and SIGKILL.
+        output: Where the output of workers goes.
         embedded: This node is alone: keep the store in this process, on a free port.
         serve: The command that serves a store; endpoint and options are added to it.
         env: What the workers' environment is built on; this process's own by default.
@@ -76,6 +79,7 @@ class AgentConfig:
     argv: tuple[str, ...]
     max_restarts: int = 0
     grace: float = 30.0
+    output: OutputPlan = OutputPlan()
     embedded: bool = False
     serve: tuple[str, ...] = (sys.executable, "-m", "arendezvous", "serve")
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -110,6 +114,7 @@ class ElasticAgent:
         self._group: WorkerGroup | None = None
         self._signal: signal.Signals | None = None
         self._open = False
+        self._files: LogDirectory | None = None
 
     async def run(self) -> ExitStatus:
         """Take part until the job is done, and return the exit status.
@@ -150,6 +155,13 @@ class ElasticAgent:
 
     async def _take_part(self) -> ExitStatus:
         try:
+            if self._config.output.has_files:
+                self._files = LogDirectory(self._config.output.directory, self._params.run_id)
+                self._say(f"logs of the workers: {self._files.path}")
+        except OSError as exc:
+            self._say(f"the log directory cannot be made: {exc.filename or ''}: {exc.strerror or exc}; see --log-dir")
+            return ExitStatus.USAGE
+        try:
             async with self._reached() as handler, self._progress.watch(handler):
                 return await self._rounds(handler)
         except Exception as exc:
@@ -158,16 +170,9 @@ class ElasticAgent:
                 self._say(str(error))
                 return ExitStatus.FAILED
             if isinstance(error, RendezvousError):
-                self._say(" ".join([str(error), *getattr(error, "__notes__", ()), *self._advice(error)]))
+                self._say(" ".join([str(error), *getattr(error, "__notes__", ())]))
                 return ExitStatus.RENDEZVOUS
             raise
-
-    def _advice(self, error: RendezvousError) -> Iterator[str]:
-        """What the operator may not have seen: nobody from elsewhere can come to a loopback endpoint (R49)."""
-        if isinstance(error, RendezvousTimeoutError) and self._params.max_nodes > 1 and needs_endpoint(self._params):
-            host, _ = parse_rendezvous_endpoint(self._params.endpoint, DEFAULT_PORT)
-            if host.casefold() == "localhost" or is_loopback(host):
-                yield f"The endpoint host {host} is loopback: only agents on this machine can come."
 
     @asynccontextmanager
     async def _reached(self) -> AsyncIterator[RendezvousHandler]:
@@ -222,12 +227,14 @@ class ElasticAgent:
             elif failure is not None and (world.ended is None or world.ended.kind == "waiting"):
                 if world.failures >= self._config.max_restarts:
                     return await self._give_up(world, failure)
+                await self._tell_deaths(world, failure)
                 handler.fail(str(failure))
                 count = f"failure {world.failures + 1} of at most {self._config.max_restarts}"
                 self._say(f"round {world.round}: joining again after {count}")
             else:
                 reason = world.ended.reason if world.ended is not None else "the workers were stopped"
                 self._say(f"{reason}; the workers were stopped, joining again")
+                await self._tell_deaths(world, failure)
                 if gone := await self._fallen(handler, world):
                     self._say(f"{gone}; fewer than {self._params.min_nodes} nodes remain, giving up")
                     return ExitStatus.FAILED
@@ -256,7 +263,7 @@ class ElasticAgent:
                 self._progress.started(world, specs)
                 # Rank 0's worker is to listen on this port, so it is free from here on and not before.
                 world.release_port()
-                await group.start(specs)
+                await group.start(specs, self._outputs(world, specs))
                 exits = await group.wait()
                 failure = next((end for end in exits if not end.is_success), None)
                 if failure is None:
@@ -266,6 +273,19 @@ class ElasticAgent:
                 return failure
         finally:
             self._group = None
+
+    def _outputs(self, world: Round, specs: Sequence[WorkerSpec]) -> dict[int, Outputs]:
+        try:
+            return {
+                spec.local_rank: self._config.output.outputs(
+                    self._files, world.round, spec.local_rank, spec.env["ROLE_NAME"]
+                )
+                for spec in specs
+            }
+        except OSError as exc:
+            raise WorkerGroupError(
+                f"A log directory cannot be made: {exc.filename or ''}: {exc.strerror or exc}; see --log-dir."
+            ) from exc
 
     async def _look_around(self, handler: RendezvousHandler, world: Round) -> None:
         """A worker failed. If a peer that is gone is the cause, the round ends under us here, and no failure counts."""
@@ -277,10 +297,25 @@ class ElasticAgent:
             if any(node.condition == "live" and not node.attached for node in status.participants):
                 await anyio.sleep(_VERDICT)
 
+    async def _tell_deaths(self, world: Round, failure: WorkerExit | None) -> None:
+        """Show the last lines of workers that failed in a round, here and on the other nodes."""
+        if failure is not None:
+            obituary = Obituary.of(failure)
+            for line in obituary.tell(f"round {world.round}, this node"):
+                self._say(line)
+        with suppress(RendezvousError):
+            with anyio.move_on_after(_LEAVE_LIMIT):
+                if failure is not None:
+                    await publish(world, obituary)
+                for rank, other in await read_others(world):
+                    for line in other.tell(f"round {world.round}, {world.participants[rank]!r}"):
+                        self._say(line)
+
     async def _give_up(self, world: Round, failure: WorkerExit) -> ExitStatus:
         limit = self._config.max_restarts
         how = f"and --max-restarts {limit} is used up" if limit else "and --max-restarts is 0"
         self._say(f"round {world.round}: {failure}, {how}; leaving, nothing is closed")
+        await self._tell_deaths(world, failure)
         with suppress(RendezvousError):
             with anyio.move_on_after(_LEAVE_LIMIT):
                 # For those whose own minimum this breaks; they read it when they learn that we left.

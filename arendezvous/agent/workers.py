@@ -6,13 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import anyio
+
+from .logs import Outputs, last_lines
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -43,12 +45,14 @@ class WorkerExit:
         status: Its exit status; negative = the signal that killed it; None = it could not be started.
         pid: Its process id; None if it was not started.
         problem: Why it could not be started.
+        lines: The last lines that it wrote, if it failed and they passed through the supervisor or a log file.
     """
 
     spec: WorkerSpec
     status: int | None
     pid: int | None = None
     problem: str = ""
+    lines: tuple[str, ...] = ()
 
     @property
     def is_success(self) -> bool:
@@ -78,6 +82,7 @@ class _Known:
 
     ready: bool = False
     pids: dict[int, int] = field(default_factory=dict)
+    tails: dict[int, bytes] = field(default_factory=dict)
     exits: dict[int, WorkerExit] = field(default_factory=dict)
 
 
@@ -133,8 +138,12 @@ class WorkerGroup:
         assert self._process is not None  # set on entry
         return self._process.pid
 
-    async def start(self, specs: Sequence[WorkerSpec]) -> None:
+    async def start(self, specs: Sequence[WorkerSpec], outputs: Mapping[int, Outputs] | None = None) -> None:
         """Start the workers; once.
+
+        Args:
+            specs: The workers.
+            outputs: Where their output goes, by local rank; by default to this process's own, untouched.
 
         Raises:
             WorkerGroupError: the supervisor died.
@@ -145,7 +154,9 @@ class WorkerGroup:
         self._specs = {spec.local_rank: spec for spec in specs}
         words: list[bytes] = [b"go", b"%d" % len(specs)]
         for spec in specs:
-            words += [b"%d" % spec.local_rank, b"%d" % len(spec.argv), b"%d" % len(spec.env)]
+            goes = Outputs() if outputs is None else outputs[spec.local_rank]
+            words += [b"%d" % spec.local_rank, *map(os.fsencode, (goes.out, goes.err, goes.prefix))]
+            words += [b"%d" % len(spec.argv), b"%d" % len(spec.env)]
             words += map(os.fsencode, spec.argv)
             words += [os.fsencode(f"{name}={value}") for name, value in spec.env.items()]
         await self._order(words)
@@ -203,19 +214,19 @@ class WorkerGroup:
     # ---- pipes ------------------------------------------------------------------------------------------------
 
     def _spawn(self) -> None:
-        """Start the supervisor; the descriptors that the workers inherit are this process's own 0 and 1."""
-        stdin, stdout = _own(0), _own(1)
+        """Start the supervisor; the workers' streams begin or end at this process's own 0, 1 and 2."""
+        own = [_own(fd) for fd in (0, 1, 2)]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-u", str(_SUPERVISOR), str(stdin), str(stdout), f"{self.grace:g}"],
+                [sys.executable, "-I", "-S", "-u", str(_SUPERVISOR), *map(str, own), f"{self.grace:g}"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                pass_fds=(stdin, stdout),
+                pass_fds=own,
                 start_new_session=True,
             )
         finally:
-            os.close(stdin)
-            os.close(stdout)
+            for fd in own:
+                os.close(fd)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._control, self._reports = self._process.stdin.fileno(), self._process.stdout.fileno()
@@ -255,7 +266,10 @@ class WorkerGroup:
         if what == "started":
             self._known.pids[local_rank] = int(text)
         elif what == "exit":
-            self._known.exits[local_rank] = WorkerExit(spec, int(text), pid)
+            lines = last_lines(self._known.tails.get(local_rank, b""))
+            self._known.exits[local_rank] = WorkerExit(spec, int(text), pid, lines=lines)
+        elif what == "tail":
+            self._known.tails[local_rank] = bytes.fromhex(text)
         elif what == "error":
             self._known.exits[local_rank] = WorkerExit(spec, None, None, text)
 

@@ -84,10 +84,6 @@ async def inspect(params: RendezvousParameters) -> RendezvousStatus:
                 f"{len(state.participants)}/{state.settings.max_nodes} nodes joined round {state.round} "
                 f"(min {state.settings.min_nodes}, max {state.settings.max_nodes})"
             )
-            short = state.settings.min_nodes - len(state.participants)
-            reason += (
-                f"; at least {short} more must join" if short > 0 else "; it completes when the last call ends or all join"
-            )
         return describe(state, leases, keys, store.endpoint, reason=reason, bounds=(params.min_nodes, params.max_nodes))
 
 

@@ -378,7 +378,8 @@ def test_a_file_store_is_looked_at_and_no_file_is_made(stage: Stage, tmp_path: P
 def test_the_report_holds_no_secrets(stage: Stage) -> None:
     command = stage.cli(
         *("doctor", "http://eve:hunter2@node0:29400", "--rdzv-conf", "password=hunter2,keep_alive_interval=1"),
-        **{"TOKEN": "hunter2", "http_proxy": "http://eve:hunter2@proxy:1"},
+        TOKEN="hunter2",
+        http_proxy="http://eve:hunter2@proxy:1",
     )
     assert command.wait() == 3
     assert "hunter2" not in command.output
