@@ -79,7 +79,7 @@ class AgentConfig:
     argv: tuple[str, ...]
     max_restarts: int = 0
     grace: float = 30.0
-    output: OutputPlan = OutputPlan()
+    output: OutputPlan = field(default_factory=OutputPlan)
     embedded: bool = False
     serve: tuple[str, ...] = (sys.executable, "-m", "arendezvous", "serve")
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
