@@ -24,5 +24,5 @@ async def test_a_dialer_and_a_listener_see_each_other_and_a_stranger_is_one() ->
                 await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
     assert [visit.words is None for visit in visits] == [True, False]
-    assert judge_visit(visits[0]).level is Level.OK
+    assert judge_visit(visits[0]).level is Level.NOTE  # from this machine it proves nothing about the network
     assert judge_visit(visits[1]).level is not Level.OK
