@@ -11,8 +11,10 @@ from tests.support import SLOW
 
 def start(reader: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "arendezvous.cli.story.leash", str(reader), "serve", "127.0.0.1:0"]
-        + ["--event-loop", "asyncio"],
+        [
+            *(sys.executable, "-m", "arendezvous.cli.story.leash", str(reader)),
+            *("serve", "127.0.0.1:0", "--event-loop", "asyncio"),
+        ],
         pass_fds=[reader],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
