@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .checks.finding import printable
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
     from ..handler.status import NodeStatus, RendezvousStatus
     from .statusnews import Change
@@ -65,21 +65,25 @@ def plain(status: RendezvousStatus) -> str:
     return "\n".join(lines)
 
 
-def table(status: RendezvousStatus) -> Table:
-    """A table for a terminal, with everything else as its title."""
+def table(status: RendezvousStatus) -> Group:
+    """A table for a terminal, if there are nodes, below everything else."""
     from rich.box import SIMPLE_HEAD
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=SIMPLE_HEAD, title=Text("\n".join(headline(status))), title_justify="left", title_style="")
-    if status.nodes:
-        for name in _COLUMNS:
-            shown.add_column(name, overflow="fold", justify="right" if name in ("RANK", "HEARTBEAT") else "left")
+    # No title: one is as wide as the table, and a table without rows is nothing at all.
+    text = Text("\n".join(headline(status)))
+    if not status.nodes:
+        return Group(text)
+    shown = Table(box=SIMPLE_HEAD)
+    for name in _COLUMNS:
+        shown.add_column(name, overflow="fold", justify="right" if name in ("RANK", "HEARTBEAT") else "left")
     for row in status.nodes:
         # Text objects: nothing that a stranger wrote is read as markup.
         style = _STYLES.get(row.condition, "" if row.attached else "yellow")
         shown.add_row(*(Text(cell) for cell in _cells(row)), style=style)
-    return shown
+    return Group(text, shown)
 
 
 def _cells(row: NodeStatus) -> tuple[str, ...]:

@@ -37,7 +37,10 @@ def test_the_options_become_the_place_of_the_run() -> None:
         (["host:1", "--rdzv-id", "job", "--rdzv-backend", "static"], "known are c10d, core, p10d"),
         (["host:1", "--rdzv-id", "job", "--rdzv-conf", "a"], "must have a value"),
         (["host:1", "--rdzv-id", "job", "--rdzv-conf", "store_type=tape"], "'tape'"),
-        (["host:1", "--rdzv-id", "job", "--rdzv-conf", "read_timeout=-1"], "'read_timeout' (-1 s) must not be negative"),
+        (
+            ["host:1", "--rdzv-id", "job", "--rdzv-conf", "read_timeout=-1"],
+            "'read_timeout' (-1 s) must not be negative",
+        ),
     ],
 )
 def test_a_mistake_is_status_2_and_named(
