@@ -8,15 +8,18 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .app import event_loop_option, mistake, run_in_loop
 from .options import option
+from .pages import RareOption, help_all_option
 
 if TYPE_CHECKING:
     from ..agent import AgentConfig
+    from ..agent.logs import OutputSpec
     from ..params import RendezvousParameters
 
 __all__ = ("make_config", "parse_nodes", "parse_workers", "run")
@@ -61,40 +64,49 @@ def parse_workers(ctx: click.Context | None, param: click.Parameter | None, valu
     raise click.BadParameter(f"{value!r}: {problem}", ctx=ctx, param=param)
 
 
-@click.command(
-    context_settings={"allow_interspersed_args": False},
-    options_metavar="[OPTIONS] --",
-    epilog="Every option also reads torchrun's PET_* variable (PET_NNODES, PET_RDZV_ID, ...); the command line wins.",
-)
-@option("--nnodes", callback=parse_nodes, default="1:1", metavar="MIN:MAX", help="Number of nodes, or a range.  [1:1]")
+def _read_output(ctx: click.Context | None, param: click.Parameter | None, value: str) -> OutputSpec:
+    from ..agent.logs import parse_output_spec
+
+    try:
+        return parse_output_spec(value)
+    except ValueError as exc:
+        raise click.BadParameter(str(exc), ctx=ctx, param=param) from exc
+
+
+#: Without the bounds, which would make each line of the help two.
+_COUNT, _SECONDS = click.IntRange(min=0), click.FloatRange(0, 1e6)
+_REDIRECTS = "To files only: 1 stdout, 2 stderr, 3 both, or by local rank 0:1,1:3."
+_TEE = "To files and, as [default0]:line, here; SPEC as for -r."
+
+
+@click.command(context_settings={"allow_interspersed_args": False}, options_metavar="[OPTIONS] --")
+@option("--nnodes", callback=parse_nodes, default="1:1", metavar="MIN:MAX", help="Number of nodes.  [1:1]")
 @option("--nproc-per-node", callback=parse_workers, default="1", metavar="N", help="Workers on this node.  [1]")
-@option("--rdzv-backend", default="p10d", metavar="B", help="p10d, static, memory or a plug-in.  [p10d]")
 @option("--rdzv-endpoint", default="", metavar="HOST:PORT", help="Where the nodes meet.")
-@option("--rdzv-id", metavar="ID", help="Name of the run, the same on all nodes.")
-@option("--rdzv-conf", default="", metavar="K=V,...", help="Options of the rendezvous, such as last_call_timeout=5.")
-@option("--node-rank", type=click.IntRange(min=0), metavar="R", help="For static and rank_order=node_rank.")
-@option("--local-addr", metavar="A", help="Own address for the other nodes, if found wrongly.")
-@option("--max-restarts", type=click.IntRange(min=0), default=0, metavar="K", help="Worker failures to survive.  [0]")
-@option("--monitor-interval", type=float, metavar="S", help="Accepted, without effect: nothing here polls.")
-@option("--shutdown-timeout", type=click.FloatRange(0, 1e6), default=30, metavar="S", help="SIGTERM to SIGKILL.  [30]")
-@option("--standalone", is_flag=True, help="A job of this node alone: free port, random id.")
+@option("--rdzv-id", metavar="ID", help="Name of the run.")
+@option("--rdzv-conf", default="", metavar="K=V,...", help="Such as last_call_timeout=5.")
+@option("--max-restarts", type=_COUNT, default=0, metavar="K", help="Worker failures to survive.  [0]")
+@option("--standalone", is_flag=True, help="This node alone.")
+@option("--log-dir", type=click.Path(path_type=Path), metavar="DIR", help="Files of the workers' output.")
 @option("-m", "--module", is_flag=True, help="COMMAND is a Python module.")
-@option("--no-python", is_flag=True, help="COMMAND is a program, even if it ends in .py.")
+@option("--no-python", cls=RareOption, is_flag=True, help="COMMAND is a program, even if it ends in .py.")
+@option("--rdzv-backend", cls=RareOption, default="p10d", metavar="B", help="p10d, static, memory, a plug-in.  [p10d]")
+@option("--node-rank", cls=RareOption, type=_COUNT, metavar="R", help="For static and rank_order=node_rank.")
+@option("--local-addr", cls=RareOption, metavar="A", help="Own address for the other nodes, if found wrongly.")
+@option("-r", "--redirects", cls=RareOption, callback=_read_output, default="0", metavar="SPEC", help=_REDIRECTS)
+@option("-t", "--tee", cls=RareOption, callback=_read_output, default="0", metavar="SPEC", help=_TEE)
+@option("--monitor-interval", cls=RareOption, type=float, metavar="S", help="Without effect: nothing here polls.")
+@option("--shutdown-timeout", cls=RareOption, type=_SECONDS, default=30, metavar="S", help="SIGTERM to SIGKILL.  [30]")
+@help_all_option
 @event_loop_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [ARGS]...")
 def run(event_loop: str, **options: Any) -> int:
-    """Run COMMAND as the workers of one node of an elastic job.
-
-    A first word ending in .py runs under this Python. Nodes that come, leave or die restart the workers in a
-    new round.
-
-    \b
-    Exit status: 0 done, 1 workers failed, 2 usage, 3 rendezvous failed, closed or timed out,
-    130 Ctrl-C, 143 SIGTERM.
+    """Run COMMAND as the workers of one node of an elastic job. PET_* variables work too.
+    Exit status: 0 done, 1 workers failed, 2 usage, 3 rendezvous failed, 130, 143.
 
     \b
     Example:
-      arendezvous run --nnodes 1:4 --nproc-per-node 8 --rdzv-id job7 --rdzv-endpoint node0:29400 -- train.py
+      arendezvous run --nnodes 1:4 --rdzv-id a --rdzv-endpoint h:29400 -- train.py
     """
     config = make_config(options, event_loop)
     from ..agent import ElasticAgent
@@ -113,6 +125,7 @@ def make_config(options: Mapping[str, Any], event_loop: str) -> AgentConfig:
         click.UsageError: something is missing, malformed or contradicts something else.
     """
     from ..agent import AgentConfig, worker_argv
+    from ..agent.logs import OutputPlan
 
     try:
         argv = worker_argv(options["command"], module=options["module"], no_python=options["no_python"])
@@ -126,6 +139,7 @@ def make_config(options: Mapping[str, Any], event_loop: str) -> AgentConfig:
         argv=argv,
         max_restarts=options["max_restarts"],
         grace=float(options["shutdown_timeout"]),
+        output=OutputPlan(options["log_dir"], options["redirects"], options["tee"]),
         embedded=embedded,
         serve=(sys.executable, "-m", "arendezvous", "serve", "--event-loop", loop),
     )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import socket
+import struct
+import subprocess
+import sys
+import termios
 
 import pytest
 
 from arendezvous import RendezvousParameters, create_handler
 from arendezvous.agent import AgentConfig, ElasticAgent, ExitStatus
-from tests.support import fail_after
+from tests.support import SLOW, fail_after
 
 from .processes import Command, Stage, eventually, is_running
 
@@ -174,6 +179,80 @@ def test_a_worker_that_fails_restarts_everybody_and_all_count_the_same(stage: St
     assert any("exited with status 5" in agent.output for agent in agents)
     assert any("joining again after failure 1 of at most 1" in agent.output for agent in agents)
     stage.expect_no_orphans()
+
+
+def test_the_last_lines_of_a_worker_that_failed_are_shown_on_every_node(stage: Stage) -> None:
+    script = (
+        "import os, sys, time\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    time.sleep(600) if os.environ['RANK'] == '1' else sys.exit('it was the \\x1b[2J disk')\n"
+    )
+    agents = [stage.agent(script, "--max-restarts", "1", nnodes="2") for _ in range(2)]
+    assert [agent.wait() for agent in agents] == [0, 0]
+    for agent in agents:
+        assert any(line.startswith("arendezvous:   | it was the \\x1b[2J disk") for line in agent.lines), agent.output
+    assert sum("this node: worker 0 (rank 0" in agent.output for agent in agents) == 1
+    stage.expect_no_orphans()
+
+
+def test_logs_are_teed_with_a_prefix_and_kept_for_each_worker_and_round(stage: Stage) -> None:
+    script = (
+        "import os, sys\n"
+        "print('out', os.environ['RANK'], flush=True); sys.stderr.write('half'); sys.stderr.flush()\n"
+        "sys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and os.environ['RANK'] == '1')\n"
+    )
+    logs = stage.where / "logs"
+    options = ("--max-restarts", "1", "--nproc-per-node", "2", "--log-dir", str(logs), "-r", "0:1", "-t", "1:3")
+    agent = stage.agent(script, *options, nnodes="1", run_id="../job")
+    assert agent.wait() == 0
+    assert agent.lines.count("[default1]:out 1") == 2
+    assert "[default1]:half" in agent.lines
+    assert "out 0" not in agent.output
+    files = {str(path.relative_to(logs)).split("/", 2)[2]: path.read_text() for path in logs.rglob("*.log")}
+    for number in (0, 1):
+        assert files[f"round_{number}/0/stdout.log"] == "out 0\n"
+        assert files[f"round_{number}/1/stdout.log"] == "out 1\n"
+        assert files[f"round_{number}/1/stderr.log"] == "half"
+    assert not any("0/stderr" in name for name in files)
+    assert [path.name for path in logs.iterdir()] == ["..%2Fjob"]
+
+
+def test_a_log_directory_that_cannot_be_made_is_status_2(stage: Stage) -> None:
+    (stage.where / "file").write_text("")
+    agent = stage.agent(SLEEP, "--log-dir", str(stage.where / "file"), nnodes="1")
+    assert agent.wait() == 2
+    assert "the log directory cannot be made" in agent.output
+    assert "Traceback" not in agent.output
+
+
+def test_output_that_nobody_reads_holds_up_no_signal(stage: Stage) -> None:
+    """The pipe of the agent's standard output is full: the workers wait, the node leaves all the same."""
+    ours, theirs = os.pipe()
+    script = "import sys\nwhile True: print('x' * 1000, flush=True)"
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "arendezvous", "run", "--standalone", "--shutdown-timeout", "1", "--tee", "1"),
+            *("--", sys.executable, "-c", script),
+        ],
+        env=stage.env,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        os.close(theirs)
+        eventually("the pipe is full", lambda: _is_full(ours))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20 * SLOW) == 143
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    stage.expect_no_orphans()
+
+
+def _is_full(reader: int) -> bool:
+    """Whether a pipe has about as much in it as it takes."""
+    return struct.unpack("i", fcntl.ioctl(reader, termios.FIONREAD, b"\0" * 4))[0] >= 60_000
 
 
 def test_a_crash_loop_ends_after_max_restarts_with_status_1(stage: Stage) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -62,3 +63,20 @@ def test_an_event_loop_that_is_not_installed_is_named_with_its_extra() -> None:
     done = python(script)
     assert done.returncode == 2
     assert "pip install 'arendezvous[trio]'" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["run", "serve", "status", "close", "purge", "doctor", "demo"])
+def test_the_help_of_each_command_fits_a_screen_has_an_example_and_loads_little(name: str) -> None:
+    script = (
+        "import sys\nfrom arendezvous.cli import main\n"
+        f"main([{name!r}, '--help'])\n"
+        "print(sorted({'rich', 'trio', 'anyio._backends._asyncio', 'anyio._backends._trio'} & set(sys.modules)))"
+    )
+    env = {**os.environ, "COLUMNS": "80", "PYTHONPATH": str(ROOT)}
+    lines = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert lines.pop() == "[]"
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert any(line.strip() == "Example:" for line in lines)
