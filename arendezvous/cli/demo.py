@@ -37,7 +37,7 @@ def demo(as_json: bool, event_loop: str) -> int:
     are measured. Takes a few seconds and leaves no process behind.
 
     \b
-    Exit status: 0 done, 1 something did not happen, 2 usage, 130 Ctrl-C, 143 SIGTERM.
+    Exit status: 0 done, 1 something did not happen, 2 usage, 130, 143.
 
     \b
     Example:
