@@ -36,10 +36,10 @@ def on_store(endpoint: str, what: Callable[[TCPStore], Any]) -> Any:
     return anyio.run(run)
 
 
-def keys_of(endpoint: str) -> list[tuple[str, bytes]]:
-    """Everything in a store but heartbeats, whose values change by themselves."""
+def keys_of(endpoint: str, part: str = "") -> list[tuple[str, bytes]]:
+    """Everything in a store but heartbeats, whose values change by themselves; or what has ``part`` in its key."""
     pairs: list[tuple[str, bytes]] = on_store(endpoint, lambda store: store.scan(""))
-    return [pair for pair in pairs if "/hb/" not in pair[0]]
+    return [pair for pair in pairs if (part in pair[0] if part else "/hb/" not in pair[0])]
 
 
 def has_nodes(endpoint: str, count: int, run_id: str = "job", *, complete: bool = False) -> None:
