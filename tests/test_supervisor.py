@@ -27,7 +27,7 @@ class Pilot:
         null = os.open(os.devnull, os.O_RDWR)
         self.output, write_end = os.pipe()
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-u", str(FILE), str(null), str(write_end), str(grace)],
+            [sys.executable, "-I", "-S", "-u", str(FILE), str(null), str(write_end), str(write_end), str(grace)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=(null, write_end),
@@ -43,8 +43,15 @@ class Pilot:
         assert self.process.stdin is not None
         self.process.stdin.write(b"".join(word.encode() + b"\0" for word in words))
 
-    def go(self, *commands: Sequence[str], env: dict[str, str] | None = None) -> None:
-        self.send(*order(*commands, env=env))
+    def go(self, *commands: Sequence[str], env: dict[str, str] | None = None, out: str = "=", err: str = "|") -> None:
+        self.send(*order(*commands, env=env, out=out, err=err))
+
+    def rest(self) -> bytes:
+        """All that is written from now until nobody can write any more."""
+        found = b""
+        while data := os.read(self.output, 65536):
+            found += data
+        return found
 
     def expect(self, start: str, seconds: float = 10.0) -> str:
         """The first report that starts so."""
@@ -94,11 +101,11 @@ class Pilot:
         os.close(self.output)
 
 
-def order(*commands: Sequence[str], env: dict[str, str] | None = None) -> list[str]:
+def order(*commands: Sequence[str], env: dict[str, str] | None = None, out: str = "=", err: str = "|") -> list[str]:
     settings = [f"{name}={value}" for name, value in (os.environ if env is None else env).items()]
     words = ["go", str(len(commands))]
     for local_rank, argv in enumerate(commands):
-        words += [str(local_rank), str(len(argv)), str(len(settings)), *argv, *settings]
+        words += [str(local_rank), out, err, f"[{local_rank}]", str(len(argv)), str(len(settings)), *argv, *settings]
     return words
 
 
@@ -259,6 +266,47 @@ def test_signals_that_python_ignores_are_not_ignored_in_workers(pilot: Pilot) ->
     pilot.go(["sh", "-c", "grep SigIgn /proc/self/status"])
     ignored = int(pilot.written().split()[1], 16)
     assert not ignored & (1 << (signal.SIGPIPE - 1))
+
+
+def test_the_last_words_of_a_worker_that_failed_are_reported_and_passed_on(pilot: Pilot) -> None:
+    pilot.go(python("import sys; sys.stderr.write('x' * 9000 + '\\nlast'); sys.exit(1)"), python("pass"))
+    assert pilot.expect("exit 0 ") == "exit 0 1"
+    (tail,) = [line for line in pilot.reports if line.startswith("tail ")]
+    assert bytes.fromhex(tail.split()[2]) == b"x" * 3067 + b"\nlast"
+    assert pilot.ends() == -signal.SIGKILL
+    assert pilot.rest() == b"x" * 9000 + b"\nlast"
+
+
+def test_a_stream_goes_to_a_file_alone_or_to_a_file_and_with_a_prefix_here(pilot: Pilot, tmp_path: Path) -> None:
+    script = "import sys; print('one\\ntwo', end='', flush=True); print('three', file=sys.stderr); sys.exit(1)"
+    pilot.go(python(script), out=f"+{tmp_path}/out", err=f">{tmp_path}/err")
+    assert pilot.expect("tail ") == f"tail 0 {b'three'.hex()}0a"
+    assert pilot.ends() == -signal.SIGKILL
+    assert pilot.rest() == b"[0]one\n[0]two\n"
+    assert (tmp_path / "out").read_bytes() == b"one\ntwo"
+    assert (tmp_path / "err").read_bytes() == b"three\n"
+
+
+def test_a_file_that_cannot_be_opened_is_an_error_that_names_it(pilot: Pilot, tmp_path: Path) -> None:
+    pilot.go(python("pass"), out=f">{tmp_path}/no/file")
+    assert f"{tmp_path}/no/file: No such file" in pilot.expect("error 0 ")
+
+
+def test_a_process_that_left_the_group_with_the_pipe_holds_nothing_up(pilot: Pilot) -> None:
+    script = (
+        "import os, sys, time\n"
+        "if os.fork():\n"
+        "    print('went', flush=True); sys.exit(1)\n"
+        "os.setsid(); print(os.getpid(), flush=True); time.sleep(600)\n"
+    )
+    pilot.go(python(script), out="|", err="|")
+    words = [pilot.written(), pilot.written()]
+    (pid,) = [int(word) for word in words if word.isdigit()]
+    try:
+        assert pilot.expect("exit 0 ") == "exit 0 1"
+        assert pilot.ends() == -signal.SIGKILL
+    finally:
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_it_needs_nothing_but_a_small_part_of_the_standard_library() -> None:
