@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .text import LISTED, listed
+
 __all__ = ("RANK_ORDERS", "Attributes", "NodeDesc", "check_node_ranks", "order_nodes", "sort_key")
 
 _NUMBERS = re.compile(r"([0-9]+)")
-#: Most items that an explanation lists by name; the rest are counted.
-_LISTED = 8
 
 
 class Attributes(Mapping[str, str | int | float | bool]):
@@ -189,10 +189,10 @@ def check_node_ranks(nodes: Sequence[NodeDesc]) -> str | None:
 
     faults: list[str] = []
     if silent:
-        faults.append(f"{_listed(silent)} gave no node_rank")
+        faults.append(f"{listed(silent)} gave no node_rank")
     faults += _some(
         [
-            f"node_rank {rank} is claimed by {_listed([repr(node) for node in claimants])}"
+            f"node_rank {rank} is claimed by {listed([repr(node) for node in claimants])}"
             for rank, claimants in sorted(owners.items())
             if len(claimants) > 1
         ]
@@ -207,16 +207,9 @@ def check_node_ranks(nodes: Sequence[NodeDesc]) -> str | None:
     )
     missing = [str(rank) for rank in range(size) if rank not in owners]
     if missing:
-        faults.append(f"nobody has node_rank {_listed(missing)}")
+        faults.append(f"nobody has node_rank {listed(missing)}")
     return "; ".join(faults) if faults else None
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = list(names[:_LISTED])
-    if len(names) > _LISTED:
-        return f"{', '.join(shown)} and {len(names) - _LISTED} more"
-    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
-
-
 def _some(faults: list[str]) -> list[str]:
-    return faults if len(faults) <= _LISTED else [*faults[:_LISTED], f"{len(faults) - _LISTED} more like it"]
+    return faults if len(faults) <= LISTED else [*faults[:LISTED], f"{len(faults) - LISTED} more like it"]

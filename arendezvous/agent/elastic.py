@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.to_thread
 
 from ..endpoint import format_endpoint, parse_rendezvous_endpoint
 from ..errors import RendezvousError
@@ -19,7 +20,7 @@ from ..handler.create import create_handler
 from .environment import worker_specs
 from .hosting import DEFAULT_PORT, DYNAMIC_BACKENDS, embedded_store, host_store
 from .logs import LogDirectory, OutputPlan, Outputs
-from .obituary import Obituary, publish, read_others
+from .obituary import Obituary, publish, read_all, shown
 from .progress import Progress
 from .workers import WorkerExit, WorkerGroup, WorkerGroupError, signal_name
 
@@ -37,8 +38,6 @@ _LOOK_AROUND = 0.25
 _VERDICT = 3.0
 #: Seconds that leaving may take when a signal ends this node; the handler bounds it by itself.
 _LEAVE_LIMIT = 3.0
-#: Key, in the round's store, under which a member says that its workers failed for good.
-_FAILED = "agent/failed/"
 
 
 class ExitStatus(enum.IntEnum):
@@ -156,7 +155,10 @@ class ElasticAgent:
     async def _take_part(self) -> ExitStatus:
         try:
             if self._config.output.has_files:
-                self._files = LogDirectory(self._config.output.directory, self._params.run_id)
+                # In a thread: the directory may be on a file system of the network, and others wait for our heartbeats.
+                self._files = await anyio.to_thread.run_sync(
+                    LogDirectory, self._config.output.directory, self._params.run_id
+                )
                 self._say(f"logs of the workers: {self._files.path}")
         except OSError as exc:
             self._say(f"the log directory cannot be made: {exc.filename or ''}: {exc.strerror or exc}; see --log-dir")
@@ -221,21 +223,23 @@ class ElasticAgent:
                     self._progress.finished(world)
                 else:
                     await self._look_around(handler, world)
+                    # Before it is decided what the failure means: between that and saying so nothing may happen.
+                    await self._publish(world, failure)
             if world.is_finished:
                 finished = True
                 self._say(f"round {world.round}: done{f' ({world.outcome})' if world.outcome else ''}")
             elif failure is not None and (world.ended is None or world.ended.kind == "waiting"):
                 if world.failures >= self._config.max_restarts:
                     return await self._give_up(world, failure)
-                await self._tell_deaths(world, failure)
                 handler.fail(str(failure))
+                await self._read_deaths(world)
                 count = f"failure {world.failures + 1} of at most {self._config.max_restarts}"
                 self._say(f"round {world.round}: joining again after {count}")
             else:
                 reason = world.ended.reason if world.ended is not None else "the workers were stopped"
                 self._say(f"{reason}; the workers were stopped, joining again")
-                await self._tell_deaths(world, failure)
-                if gone := await self._fallen(handler, world):
+                deaths = await self._read_deaths(world)
+                if gone := await self._fallen(handler, world, deaths):
                     self._say(f"{gone}; fewer than {self._params.min_nodes} nodes remain, giving up")
                     return ExitStatus.FAILED
             self._progress.joining()
@@ -260,10 +264,13 @@ class ElasticAgent:
                     run_id=self._params.run_id,
                     max_restarts=self._config.max_restarts,
                 )
+                outputs: dict[int, Outputs] | None = None
+                if self._files is not None:
+                    outputs = await anyio.to_thread.run_sync(self._outputs, self._files, world.round, specs)
                 self._progress.started(world, specs)
                 # Rank 0's worker is to listen on this port, so it is free from here on and not before.
                 world.release_port()
-                await group.start(specs, self._outputs(world, specs))
+                await group.start(specs, outputs)
                 exits = await group.wait()
                 failure = next((end for end in exits if not end.is_success), None)
                 if failure is None:
@@ -274,12 +281,10 @@ class ElasticAgent:
         finally:
             self._group = None
 
-    def _outputs(self, world: Round, specs: Sequence[WorkerSpec]) -> dict[int, Outputs]:
+    def _outputs(self, files: LogDirectory, number: int, specs: Sequence[WorkerSpec]) -> dict[int, Outputs]:
         try:
             return {
-                spec.local_rank: self._config.output.outputs(
-                    self._files, world.round, spec.local_rank, spec.env["ROLE_NAME"]
-                )
+                spec.local_rank: self._config.output.outputs(files, number, spec.local_rank, spec.env["ROLE_NAME"])
                 for spec in specs
             }
         except OSError as exc:
@@ -297,48 +302,48 @@ class ElasticAgent:
             if any(node.condition == "live" and not node.attached for node in status.participants):
                 await anyio.sleep(_VERDICT)
 
-    async def _tell_deaths(self, world: Round, failure: WorkerExit | None) -> None:
-        """Show the last lines of workers that failed in a round, here and on the other nodes."""
-        if failure is not None:
-            obituary = Obituary.of(failure)
+    async def _publish(self, world: Round, failure: WorkerExit, *, final: bool = False) -> None:
+        """Show the last lines of a worker here and leave them for the other nodes to read later."""
+        obituary = Obituary.of(failure, final=final)
+        if not final:  # and has been shown otherwise
             for line in obituary.tell(f"round {world.round}, this node"):
                 self._say(line)
         with suppress(RendezvousError):
             with anyio.move_on_after(_LEAVE_LIMIT):
-                if failure is not None:
-                    await publish(world, obituary)
-                for rank, other in await read_others(world):
-                    for line in other.tell(f"round {world.round}, {world.participants[rank]!r}"):
+                await publish(world, obituary)
+
+    async def _read_deaths(self, world: Round) -> dict[int, Obituary]:
+        """What the nodes of an ended round say of their workers' ends; that of the others is shown."""
+        with suppress(RendezvousError):
+            with anyio.move_on_after(_LEAVE_LIMIT):
+                found = await read_all(world)
+                for rank, told in shown(found, world.rank):
+                    for line in told.tell(f"round {world.round}, {world.participants[rank]!r}"):
                         self._say(line)
+                return found
+        return {}
 
     async def _give_up(self, world: Round, failure: WorkerExit) -> ExitStatus:
         limit = self._config.max_restarts
         how = f"and --max-restarts {limit} is used up" if limit else "and --max-restarts is 0"
         self._say(f"round {world.round}: {failure}, {how}; leaving, nothing is closed")
-        await self._tell_deaths(world, failure)
-        with suppress(RendezvousError):
-            with anyio.move_on_after(_LEAVE_LIMIT):
-                # For those whose own minimum this breaks; they read it when they learn that we left.
-                await world.store.set(f"{_FAILED}{world.rank}", str(failure).encode())
+        # For those whose own minimum this breaks.
+        await self._publish(world, failure, final=True)
         return ExitStatus.FAILED
 
-    async def _fallen(self, handler: RendezvousHandler, world: Round) -> str:
+    async def _fallen(self, handler: RendezvousHandler, world: Round, deaths: Mapping[int, Obituary]) -> str:
         """Who of an ended round failed for good, if too few nodes are left by that; empty otherwise."""
+        fallen = {rank: told for rank, told in deaths.items() if told.final}
+        if not fallen:
+            return ""
         with suppress(RendezvousError):
             with anyio.move_on_after(_LEAVE_LIMIT):
-                failed = dict(await world.store.scan(_FAILED))
-                if not failed:
-                    return ""
                 status = await handler.status()
                 here = {node.node.incarnation for node in status.nodes if node.condition not in ("lost", "left")}
-                fallen = {int(key.removeprefix(_FAILED)) for key in failed}
                 here -= {world.participants[rank].incarnation for rank in fallen}
                 here.add(world.participants[world.rank].incarnation)
                 if len(here) < self._params.min_nodes:
-                    return "; ".join(
-                        f"{world.participants[rank]!r}: {failed[f'{_FAILED}{rank}'].decode(errors='replace')}"
-                        for rank in sorted(fallen)
-                    )
+                    return "; ".join(f"{world.participants[rank]!r}: {told.who}" for rank, told in fallen.items())
         return ""
 
     def _say(self, text: str) -> None:

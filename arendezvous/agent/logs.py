@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
+from ..text import printable
+
 __all__ = ("LogDirectory", "OutputPlan", "OutputSpec", "Outputs", "fit_lines", "last_lines", "parse_output_spec")
 
 #: Standard output and standard error, as torch's launcher numbers them.
@@ -152,7 +154,7 @@ class OutputPlan:
         """Whether there are to be log files."""
         return bool(self.directory or self.redirects or self.tee)
 
-    def outputs(self, files: LogDirectory | None, round_number: int, local_rank: int, role: str) -> Outputs:
+    def outputs(self, files: LogDirectory, round_number: int, local_rank: int, role: str) -> Outputs:
         """Where the output of a worker goes.
 
         A directory alone means a tee of everything: whoever asks for files does not ask for silence.
@@ -160,8 +162,6 @@ class OutputPlan:
         Raises:
             OSError: its directory cannot be made.
         """
-        if files is None:
-            return Outputs()
         everything = not self.redirects and not self.tee
         words = []
         for stream, name, plain in ((_OUT, "stdout", "="), (_ERR, "stderr", "|")):
@@ -181,9 +181,5 @@ def last_lines(data: bytes) -> tuple[str, ...]:
 
 def fit_lines(lines: Iterable[str]) -> tuple[str, ...]:
     """The last of these lines that are not empty: bounded, and nothing in them moves a cursor."""
-    shown = [text for line in lines if (text := _printable(line.rstrip()))][-_LINES:]
+    shown = [text for line in lines if (text := printable(line.rstrip().expandtabs(4)))][-_LINES:]
     return tuple(line if len(line) <= _WIDTH else line[: _WIDTH - 3] + "..." for line in shown)
-
-
-def _printable(line: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line.replace("\t", "    "))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -11,10 +11,11 @@ import msgspec
 from .logs import fit_lines
 
 if TYPE_CHECKING:
+    from ..handler.info import RendezvousInfo
     from ..handler.rounds import Round
     from .workers import WorkerExit
 
-__all__ = ("Obituary", "publish", "read_others")
+__all__ = ("Obituary", "publish", "read_all", "shown")
 
 #: Key, in the round's store, followed by the rank of the node.
 _DIED: Final = "agent/died/"
@@ -29,15 +30,17 @@ class Obituary:
     Attributes:
         who: Who and how, such as ``worker 0 (rank 3, pid 77) exited with status 1``.
         lines: The last lines that it wrote.
+        final: Its node leaves for good: there are no restarts left.
     """
 
     who: str
     lines: tuple[str, ...]
+    final: bool = False
 
     @classmethod
-    def of(cls, end: WorkerExit) -> Obituary:
+    def of(cls, end: WorkerExit, *, final: bool = False) -> Obituary:
         """From what the supervisor said."""
-        return cls(str(end), end.lines)
+        return cls(str(end), end.lines, final)
 
     def tell(self, where: str) -> Iterator[str]:
         """Lines for people; none if the worker wrote none.
@@ -50,7 +53,7 @@ class Obituary:
             yield from (f"  | {line}" for line in self.lines)
 
 
-async def publish(world: Round, obituary: Obituary) -> None:
+async def publish(world: Round | RendezvousInfo, obituary: Obituary) -> None:
     """Leave it in the round's store, for those who read it when the round ends.
 
     Raises:
@@ -59,21 +62,26 @@ async def publish(world: Round, obituary: Obituary) -> None:
     await world.store.set(f"{_DIED}{world.rank}", msgspec.json.encode(obituary))
 
 
-async def read_others(world: Round) -> list[tuple[int, Obituary]]:
-    """What the other nodes of an ended round left, in order of their ranks: the first few.
+async def read_all(world: Round | RendezvousInfo) -> dict[int, Obituary]:
+    """What the nodes of an ended round left, by rank and in order of ranks, this node's own included.
 
     Raises:
         RendezvousConnectionError: the store cannot be reached.
     """
-    found: list[tuple[int, Obituary]] = []
+    found: dict[int, Obituary] = {}
     for key, value in await world.store.scan(_DIED):
         rank = key.removeprefix(_DIED)
-        if not rank.isdecimal() or int(rank) == world.rank or int(rank) >= world.world_size:
+        if not rank.isdecimal() or int(rank) >= world.world_size:
             continue
         try:
             told = msgspec.json.decode(value, type=Obituary)
-            (who,) = fit_lines([told.who]) or ("a worker",)
-            found.append((int(rank), Obituary(who, fit_lines(told.lines))))
         except msgspec.DecodeError:
             continue  # workers have the same store: somebody else wrote there
-    return sorted(found, key=lambda item: item[0])[:_SHOWN]
+        (who,) = fit_lines([told.who]) or ("a worker",)
+        found[int(rank)] = Obituary(who, fit_lines(told.lines), told.final)
+    return dict(sorted(found.items()))
+
+
+def shown(found: Mapping[int, Obituary], own_rank: int) -> list[tuple[int, Obituary]]:
+    """Those that are worth showing beside this node's own: the first few."""
+    return [(rank, told) for rank, told in found.items() if rank != own_rank][:_SHOWN]

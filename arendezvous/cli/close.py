@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .app import event_loop_option, mistake
-from .lookup import Stopped, ask, find, lookup_options, printable, run_lookup, say, trouble
+from ..text import listed, printable
+from .app import event_loop_option
+from .lookup import ask, ended, find, lookup_options, run_lookup, say, trouble
 
 if TYPE_CHECKING:
     from ..handler.status import RendezvousStatus
@@ -31,18 +32,7 @@ def close(yes: bool, event_loop: str, **where: Any) -> int:
       arendezvous close node0:29400 --rdzv-id job7
     """
     params = find(**where)
-    from ..errors import RendezvousError, RendezvousStateError
-
-    try:
-        return _close(params, yes, event_loop)
-    except Stopped as stopped:
-        return stopped.status
-    except RendezvousStateError as exc:
-        return trouble(f"{exc} There is nothing to close; `arendezvous purge` removes it.")
-    except RendezvousError as exc:
-        return trouble(exc)
-    except ValueError as exc:
-        raise mistake(exc) from exc
+    return ended(lambda: _close(params, yes, event_loop), "There is nothing to close; `arendezvous purge` removes it.")
 
 
 def _close(params: RendezvousParameters, yes: bool, event_loop: str) -> int:
@@ -70,6 +60,6 @@ def _close(params: RendezvousParameters, yes: bool, event_loop: str) -> int:
 
 def _describe(status: RendezvousStatus) -> str:
     live = [row for row in status.nodes if row.condition == "live" and row.attached]
-    names = ", ".join(repr(row.node) for row in live[:8]) + (f" and {len(live) - 8} more" if len(live) > 8 else "")
+    names = listed([repr(row.node) for row in live])
     head = f"run {status.run_id!r}: {status.reason}"
     return f"{printable(head)}\n{len(live)} live node{'s' * (len(live) != 1)}{': ' * bool(live)}{printable(names)}"

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..text import printable
 from .app import mistake, run_in_loop
-from .checks.finding import printable
 from .options import option
 
 if TYPE_CHECKING:
     from ..params import RendezvousParameters
 
-__all__ = ("READ_TIMEOUT", "Stopped", "ask", "find", "lookup_options", "printable", "run_lookup", "say", "trouble")
+__all__ = ("READ_TIMEOUT", "Stopped", "ask", "ended", "find", "lookup_options", "run_lookup", "say", "trouble")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
@@ -49,8 +49,17 @@ def lookup_options(function: _F) -> _F:
     return function
 
 
-def find(endpoint: str, rdzv_id: str | None, rdzv_backend: str, rdzv_conf: str) -> RendezvousParameters:
+def find(
+    endpoint: str, rdzv_id: str | None, rdzv_backend: str, rdzv_conf: str, *, patience: float = READ_TIMEOUT
+) -> RendezvousParameters:
     """Turn the options into where the run is.
+
+    Args:
+        endpoint: As given.
+        rdzv_id: As given.
+        rdzv_backend: As given.
+        rdzv_conf: As given.
+        patience: Seconds that a store has to answer, unless the option ``read_timeout`` says otherwise.
 
     Raises:
         click.UsageError: something is missing or malformed.
@@ -68,7 +77,7 @@ def find(endpoint: str, rdzv_id: str | None, rdzv_backend: str, rdzv_conf: str) 
             f"known are {', '.join(sorted(DYNAMIC_BACKENDS))}."
         )
     try:
-        config: dict[str, Any] = {"read_timeout": READ_TIMEOUT, **parse_rendezvous_config(rdzv_conf)}
+        config: dict[str, Any] = {"read_timeout": patience, **parse_rendezvous_config(rdzv_conf)}
         params = RendezvousParameters(rdzv_backend, endpoint, rdzv_id, config=config)
         read_timeout(params)
         if store_type(params) == "tcp":
@@ -126,6 +135,30 @@ def say(text: str, err: bool = False) -> None:
     stream = sys.stderr if err else sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
     click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err)
+
+
+def ended(command: Callable[[], int], damaged: str) -> int:
+    """Run the body of a command; whatever ends it becomes its exit status and one line.
+
+    Args:
+        command: The body.
+        damaged: What to do about a state that cannot be read.
+
+    Raises:
+        click.UsageError: an argument is not valid.
+    """
+    from ..errors import RendezvousError, RendezvousStateError
+
+    try:
+        return command()
+    except Stopped as stopped:
+        return stopped.status
+    except RendezvousStateError as exc:
+        return trouble(f"{exc} {damaged}")
+    except RendezvousError as exc:
+        return trouble(exc)
+    except ValueError as exc:
+        raise mistake(exc) from exc
 
 
 def trouble(text: object) -> int:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .app import event_loop_option, mistake
-from .lookup import Stopped, ask, find, lookup_options, printable, run_lookup, say, trouble
+from ..text import listed, printable
+from .app import event_loop_option
+from .lookup import ask, ended, find, lookup_options, run_lookup, say, trouble
 
 if TYPE_CHECKING:
     from ..params import RendezvousParameters
@@ -32,16 +33,7 @@ def purge(force: bool, yes: bool, event_loop: str, **where: Any) -> int:
       arendezvous purge node0:29400 --rdzv-id job7
     """
     params = find(**where)
-    from ..errors import RendezvousError
-
-    try:
-        return _purge(params, force, yes, event_loop)
-    except Stopped as stopped:
-        return stopped.status
-    except RendezvousError as exc:
-        return trouble(exc)
-    except ValueError as exc:
-        raise mistake(exc) from exc
+    return ended(lambda: _purge(params, force, yes, event_loop), "A fresh --rdzv-id avoids it.")
 
 
 def _purge(params: RendezvousParameters, force: bool, yes: bool, event_loop: str) -> int:
@@ -59,8 +51,7 @@ def _purge(params: RendezvousParameters, force: bool, yes: bool, event_loop: str
         if found.closed in (None, "no") and found.damage is None:
             about = "it is not closed, but nobody is attached"
         if found.unfinished:
-            about += f"; these had not finished and may still be at work: {', '.join(found.unfinished[:8])}"
-            about += f" and {len(found.unfinished) - 8} more" if len(found.unfinished) > 8 else ""
+            about += f"; these had not finished and may still be at work: {listed(found.unfinished)}"
         if not ask(printable(f"{run} has {_count(len(found.keys))}; {about}. Remove them?"), yes):
             say("arendezvous: not confirmed, nothing was changed", err=True)
             return 1
@@ -69,7 +60,7 @@ def _purge(params: RendezvousParameters, force: bool, yes: bool, event_loop: str
         if purged.was_reset:
             say(printable(f"the state of {run} was damaged and has been thrown away"))
             if purged.attached:
-                say(printable(f"attached nodes form a new round, their keys stay: {', '.join(purged.attached)}"))
+                say(printable(f"attached nodes form a new round, their keys stay: {listed(purged.attached)}"))
                 return 0
         obstacle = purged.obstacle
         if obstacle is None:

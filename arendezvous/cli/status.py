@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .app import event_loop_option, mistake
-from .lookup import READ_TIMEOUT, Stopped, find, lookup_options, run_lookup, say, trouble
+from .app import event_loop_option
+from .lookup import READ_TIMEOUT, ended, find, lookup_options, run_lookup, say
 
 if TYPE_CHECKING:
     from ..handler.status import RendezvousStatus
@@ -46,27 +46,27 @@ def status(as_json: bool, watch: bool, interval: float, event_loop: str, **where
     Example:
       arendezvous status node0:29400 --rdzv-id job7 --watch
     """
-    params = find(**where)
-    from ..errors import RendezvousError, RendezvousStateError
+    # Whoever watches wants to know soon that the store is away, and is not harmed if it was only slow.
+    params = find(**where, patience=_WATCH_TIMEOUT if watch else READ_TIMEOUT)
 
-    try:
-        if watch:
-            from .statuswatch import Documents, Lines, Screen
+    def body() -> int:
+        return _watch(params, interval, as_json, event_loop) if watch else _look(params, as_json, event_loop)
 
-            printer = Documents() if as_json else Screen() if _on_terminal() else Lines()
-            run_lookup(lambda: _watch(params, interval, printer), event_loop)
-            return 0
-        from ..handler.inspect import inspect
+    return ended(body, "`arendezvous purge` removes it; a fresh --rdzv-id avoids it.")
 
-        _show(run_lookup(lambda: inspect(params), event_loop), as_json)
-    except Stopped as stopped:
-        return stopped.status
-    except RendezvousStateError as exc:
-        return trouble(f"{exc} `arendezvous purge` removes it; a fresh --rdzv-id avoids it.")
-    except RendezvousError as exc:
-        return trouble(exc)
-    except ValueError as exc:
-        raise mistake(exc) from exc
+
+def _look(params: RendezvousParameters, as_json: bool, event_loop: str) -> int:
+    from ..handler.inspect import inspect
+
+    _show(run_lookup(lambda: inspect(params), event_loop), as_json)
+    return 0
+
+
+def _watch(params: RendezvousParameters, interval: float, as_json: bool, event_loop: str) -> int:
+    from .statuswatch import Documents, Lines, Screen
+
+    printer = Documents() if as_json else Screen() if _on_terminal() else Lines()
+    run_lookup(lambda: _look_again(params, interval, printer), event_loop)
     return 0
 
 
@@ -87,19 +87,14 @@ def _on_terminal() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-async def _watch(params: RendezvousParameters, interval: float, printer: Lines) -> None:
+async def _look_again(params: RendezvousParameters, interval: float, printer: Lines) -> None:
     """Look until a signal comes; a new connection for each look, or a store that waits for its clients to go would."""
     import anyio
 
     from ..errors import RendezvousError
     from ..handler.inspect import inspect
-    from ..params import RendezvousParameters
     from .statusnews import Watcher
 
-    # Whoever watches wants to know soon that the store is away, and is not harmed if it was only slow.
-    if params.config["read_timeout"] == READ_TIMEOUT:
-        config = {**params.config, "read_timeout": _WATCH_TIMEOUT}
-        params = RendezvousParameters(params.backend, params.endpoint, params.run_id, config=config)
     watcher = Watcher()
     started = anyio.current_time()
     with printer:

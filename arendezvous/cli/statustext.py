@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from .checks.finding import printable
+from ..text import printable
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from .checks.finding import printable
+from ..text import printable
 from .lookup import say
 from .statustext import plain, table, update
 

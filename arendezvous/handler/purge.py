@@ -10,6 +10,7 @@ from ..core.state import RendezvousState
 from ..errors import RendezvousStateError
 from ..params import RendezvousParameters
 from ..store.base import Store
+from ..text import listed
 from .closing import close_run
 from .entropy import SystemEnvironment
 from .inspect import as_client, reset
@@ -46,7 +47,7 @@ class Remains:
         if self.damage is not None:
             return None  # removing it is what helps whoever waits there
         if self.attached:
-            who = f"{len(self.attached)} live node{'s' * (len(self.attached) > 1)}: {_names(self.attached)}"
+            who = f"{len(self.attached)} live node{'s' * (len(self.attached) > 1)}: {listed(self.attached)}"
             if self.closed in ("closed", "done"):
                 return f"it is {self.closed}, but still has {who}; wait until they have ended"
             return f"it has {who}; close it first (`arendezvous close`) and wait until they have ended"
@@ -187,8 +188,3 @@ def _name(state: RendezvousState | None, keys: Keys, beat: str) -> str:
     except ValueError:
         return f"incarnation {text[:8]!r}"
     return f"incarnation {text[:8]}" if state is None else state.name(inc)
-
-
-def _names(names: tuple[str, ...]) -> str:
-    more = len(names) - 8
-    return ", ".join(names[:8]) + (f" and {more} more" if more > 0 else "")

@@ -50,14 +50,19 @@ async def addresses_of(host: str, limit: float = RESOLVE_LIMIT) -> list[str]:
     raise OSError(f"looking up {host!r} took longer than {limit:g} s")
 
 
-def is_loopback(address: str) -> bool:
-    """Whether a literal address is loopback, in whatever spelling; False for anything else, names included."""
+def literal(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """A literal address, as IPv4 if it is IPv4 in IPv6's clothes; None for anything else, names included."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
-        return False
-    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return (mapped or parsed).is_loopback
+        return None
+    return (parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None) or parsed
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a literal address is loopback, in whatever spelling; False for anything else, names included."""
+    parsed = literal(address)
+    return parsed is not None and parsed.is_loopback
 
 
 async def loopback_only(host: str, limit: float = RESOLVE_LIMIT) -> bool:

@@ -15,18 +15,15 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from click.testing import CliRunner
 
-from arendezvous import TCPStore
 from arendezvous.cli import main
 from arendezvous.cli.doctor import doctor
 from tests.agent.processes import Command, Stage, eventually
 from tests.faults.clock_skew import skewed
-from tests.support import fail_after
 
-WORKER = "import time; time.sleep(600)"
+from .runs import WORKER, on_store
 
 
 def read(command: Command, status: int = 0) -> dict[str, Any]:
@@ -45,16 +42,6 @@ def find(document: dict[str, Any], subject: str) -> dict[str, str]:
 
 def serve(stage: Stage, where: str = "127.0.0.1:0", **env: str) -> str:
     return stage.cli("serve", where, **env).expect(r"serving on (\S+)$")[1]
-
-
-def on_store(endpoint: str, what: Callable[[TCPStore], Any]) -> Any:
-    async def run() -> Any:
-        with fail_after(15):
-            host, _, port = endpoint.rpartition(":")
-            async with TCPStore(host.strip("[]"), int(port)) as store:
-                return await what(store)
-
-    return anyio.run(run)
 
 
 @contextmanager

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ("Finding", "Level", "Report", "fail", "note", "ok", "printable", "seconds", "warn")
+from ...text import printable
+
+__all__ = ("Finding", "Level", "Report", "fail", "note", "ok", "seconds", "warn")
 
 
 class Level(enum.StrEnum):
@@ -54,11 +56,6 @@ def warn(subject: str, seen: str, todo: str) -> Finding:
 def fail(subject: str, seen: str, todo: str) -> Finding:
     """Nodes will not meet like this."""
     return Finding(Level.FAIL, subject, seen, todo)
-
-
-def printable(text: str) -> str:
-    """The text with everything escaped that does not show as itself: some of it came from strangers."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
 
 
 def seconds(duration: float) -> str:

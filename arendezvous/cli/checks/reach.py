@@ -6,7 +6,6 @@ the dialer. Dialer: ``OWN-NONCE``. Each is a line, so both know that both direct
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from collections.abc import AsyncIterator, Callable
@@ -19,15 +18,16 @@ from anyio.abc import SocketAttribute, SocketListener
 
 from ...endpoint import format_endpoint
 from ...errors import RendezvousConnectionError
-from ...store.hosting import is_loopback
+from ...store.hosting import is_loopback, literal
 from ...store.link import reason_of
 from ...store.server import open_sockets
+from ...text import printable
 from .connect import reach, remedy, why_not
-from .finding import Finding, fail, note, ok, printable, seconds
+from .finding import Finding, fail, note, ok, seconds
 from .strangers import recognise
 
 if TYPE_CHECKING:
-    from anyio.abc import ByteStream
+    from anyio.abc import ByteStream, TaskGroup
 
 __all__ = ("Listener", "Visit", "dial", "judge_visit", "open_listener")
 
@@ -37,6 +37,8 @@ _NONCE: Final = 16
 _MAX_LINE: Final = 200
 #: Seconds that a peer has for its part.
 _PATIENCE: Final = 5.0
+#: Seconds until it is tried again when a connection cannot be accepted.
+_PAUSE: Final = 0.1
 #: How many peers are listened to at the same time; the others are turned away.
 _MAX_PEERS: Final = 64
 
@@ -67,18 +69,11 @@ class _Lines:
         return line.decode("ascii")
 
 
-def _plain(address: str) -> str:
-    """An IPv4 address that came through an IPv6 socket, as people write it."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return str(mapped or parsed)
-
-
 def _address(stream: ByteStream, which: Any) -> str:
-    return _plain(str(stream.extra(which, ("",))[0]))
+    """An address of a connection; IPv4 that came through an IPv6 socket as people write it."""
+    address = str(stream.extra(which, ("",))[0])
+    parsed = literal(address)
+    return address if parsed is None else str(parsed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +114,18 @@ class Listener:
         """
         async with anyio.create_task_group() as tasks:
             for listener in self._listeners:
-                tasks.start_soon(listener.serve, lambda stream: self._answer(stream, tell))
+                tasks.start_soon(self._accept, listener, tasks, tell)
+
+    async def _accept(self, listener: SocketListener, tasks: TaskGroup, tell: Callable[[Visit], None]) -> None:
+        while True:
+            try:
+                stream = await listener.accept()
+            except anyio.ClosedResourceError:
+                return
+            except Exception:  # noqa: BLE001  out of descriptors, or a peer that has gone: the next one may do
+                await anyio.sleep(_PAUSE)
+                continue
+            tasks.start_soon(self._answer, stream, tell)
 
     async def _answer(self, stream: ByteStream, tell: Callable[[Visit], None]) -> None:
         if self._peers >= _MAX_PEERS:

@@ -9,6 +9,7 @@ import anyio
 
 from ...errors import RendezvousError, RendezvousStateError
 from ...handler.inspect import inspect
+from ...text import listed
 from .finding import Finding, fail, note, ok, warn
 
 if TYPE_CHECKING:
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from ...params import RendezvousParameters
 
 __all__ = ("judge", "look")
-
-#: Most nodes that are listed by name.
-_LISTED = 8
 
 
 async def look(params: RendezvousParameters, limit: float) -> list[Finding]:
@@ -73,6 +71,4 @@ def judge(status: RendezvousStatus) -> list[Finding]:
 
 
 def _names(nodes: Iterable[NodeStatus]) -> str:
-    rows = [repr(row.node) for row in nodes]
-    more = len(rows) - _LISTED
-    return ", ".join(rows[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+    return listed([repr(row.node) for row in nodes])

@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import Process, TaskGroup
 
-from ..checks.finding import printable
+from ...text import printable
 from .leash import READY
 
 __all__ = ("LIMIT", "Actor", "Cast", "Unmet", "open_cast")
@@ -24,6 +24,8 @@ LIMIT = 15.0
 _LOOK = 0.01
 #: Seconds that agents have to stop their workers and to leave before they are killed; then the store's.
 _AGENTS_GRACE, _STORE_GRACE = 1.2, 0.5
+#: Seconds that killed processes have to be gone; one in an uninterruptible wait may never be.
+_DYING = 2.0
 #: Lines of a process that are kept for the case that something goes wrong, and how wide they are shown.
 _KEPT, _WIDTH = 8, 300
 #: The directory that holds this package, which need not be installed.
@@ -234,7 +236,7 @@ class Cast:
         """End every process that is left.
 
         Cancellation:
-            Shielded; takes as long as the graces at most.
+            Shielded; takes as long as the graces, and a little longer for what has to be killed.
         """
         self.end_work()
         try:
@@ -274,7 +276,7 @@ async def open_cast(loop: str) -> AsyncIterator[Cast]:
 
 async def _end(actors: Iterable[Actor], grace: float) -> None:
     actors = list(actors)
-    with anyio.CancelScope(shield=True):
+    with anyio.CancelScope(shield=True, deadline=anyio.current_time() + grace + _DYING):
         for actor in actors:
             actor.is_expected_to_run = False
             actor.let_go()

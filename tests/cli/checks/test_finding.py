@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from arendezvous.cli.checks.finding import Finding, Report, fail, note, ok, printable, seconds, warn
+from arendezvous.cli.checks.finding import Finding, Report, fail, note, ok, seconds, warn
 
 
 def test_one_failure_is_status_3_and_the_rest_is_not() -> None:
@@ -14,11 +14,6 @@ def test_one_failure_is_status_3_and_the_rest_is_not() -> None:
     assert report.status == 3
     assert heard == report.findings
     assert [found["subject"] for found in report.document({"k": "v"})["findings"]] == ["a", "b", "c", "d"]
-
-
-@pytest.mark.parametrize(("text", "shown"), [("a\x1b[2J", "a\\x1b[2J"), ("ok é", "ok é"), ("\udc80", "\\udc80")])
-def test_nothing_that_moves_a_cursor_is_shown(text: str, shown: str) -> None:
-    assert printable(text) == shown
 
 
 @pytest.mark.parametrize(("value", "shown"), [(0.00021, "0.21 ms"), (0.035, "35 ms"), (1.2, "1.2 s"), (7200, "7200 s")])
