@@ -6,7 +6,7 @@ import enum
 import os
 import signal
 import sys
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ import anyio.to_thread
 from ..endpoint import format_endpoint, parse_rendezvous_endpoint
 from ..errors import RendezvousError
 from ..handler.create import create_handler
+from .display import Display, Lines
 from .environment import worker_specs
 from .hosting import DEFAULT_PORT, DYNAMIC_BACKENDS, embedded_store, host_store
 from .logs import LogDirectory, OutputPlan, Outputs
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from ..params import RendezvousParameters
     from .environment import WorkerSpec
 
-__all__ = ("AgentConfig", "ElasticAgent", "ExitStatus", "run_agent", "say")
+__all__ = ("AgentConfig", "ElasticAgent", "ExitStatus", "run_agent")
 
 #: After a worker failed: how long to look whether a lost peer is the cause, and to wait for the verdict on that peer.
 #: A broken collective tells of a killed node at once, the rendezvous a second (``disconnect_grace``) later.
@@ -51,13 +52,6 @@ class ExitStatus(enum.IntEnum):
     TERMINATED = 143
 
 
-def say(text: str) -> None:
-    """Tell the operator something: one line on standard error."""
-    with suppress(OSError, ValueError):
-        sys.stderr.write(f"arendezvous: {text}\n")
-        sys.stderr.flush()
-
-
 @dataclass(frozen=True, kw_only=True)
 class AgentConfig:
     """What an agent is to do.
@@ -71,7 +65,7 @@ class AgentConfig:
         embedded: This node is alone: keep the store in this process, on a free port.
         serve: The command that serves a store; endpoint and options are added to it.
         env: What the workers' environment is built on; this process's own by default.
-        say: Takes each line for the operator.
+        display: Takes what the operator is to know.
     """
 
     params: RendezvousParameters
@@ -82,7 +76,7 @@ class AgentConfig:
     embedded: bool = False
     serve: tuple[str, ...] = (sys.executable, "-m", "arendezvous", "serve")
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    say: Callable[[str], None] = say
+    display: Display = field(default_factory=Lines)
 
 
 class ElasticAgent:
@@ -109,7 +103,7 @@ class ElasticAgent:
             config.params.replace(is_host=False) if config.params.backend in DYNAMIC_BACKENDS else config.params
         )
         self._handler = create_handler(self._params)
-        self._progress = Progress(config.say)
+        self._progress = Progress(config.display)
         self._group: WorkerGroup | None = None
         self._signal: signal.Signals | None = None
         self._open = False
@@ -141,6 +135,7 @@ class ElasticAgent:
                     f"{signal_name(number)}: stopping the workers and leaving, the other nodes go on"
                     f" (up to {self._config.grace:g} s; once more to stop at once)"
                 )
+                self._progress.joined()  # whatever it waits for, it does so no longer
                 if self._group is not None:
                     self._group.stop_signal = number
                 scope.cancel()
@@ -159,12 +154,12 @@ class ElasticAgent:
                 self._files = await anyio.to_thread.run_sync(
                     LogDirectory, self._config.output.directory, self._params.run_id
                 )
-                self._say(f"logs of the workers: {self._files.path}")
+                self._news(f"logs of the workers: {self._files.path}")
         except OSError as exc:
             self._say(f"the log directory cannot be made: {exc.filename or ''}: {exc.strerror or exc}; see --log-dir")
             return ExitStatus.USAGE
         try:
-            async with self._reached() as handler, self._progress.watch(handler):
+            async with self._progress.tell(), self._reached() as handler, self._progress.watch(handler):
                 return await self._rounds(handler)
         except Exception as exc:
             error = _leaf(exc)
@@ -185,9 +180,10 @@ class ElasticAgent:
                 async with self._entered() as handler:
                     yield handler
             return
+        self._progress.connecting(self._params.endpoint)
         store = await host_store(self._config.params, self._config.serve)
         if store is not None:
-            self._say(f"started the store at {store.endpoint} (pid {store.pid})")
+            self._news(f"started the store at {store.endpoint} (pid {store.pid})")
             host, port = parse_rendezvous_endpoint(self._params.endpoint, DEFAULT_PORT)
             if port == 0:
                 _, port = parse_rendezvous_endpoint(store.endpoint, DEFAULT_PORT)
@@ -213,38 +209,39 @@ class ElasticAgent:
 
     async def _rounds(self, handler: RendezvousHandler) -> ExitStatus:
         finished = False
-        self._progress.joining()
+        self._progress.joining(handler, self._params.endpoint)
         async for world in handler.rounds():
             self._progress.joined()
             failure: WorkerExit | None = None
             async with world:
                 failure = await self._work(world)
                 if failure is None:
-                    self._progress.finished(world)
+                    self._progress.finished(world, handler, self._params.endpoint)
                 else:
                     await self._look_around(handler, world)
                     # Before it is decided what the failure means: between that and saying so nothing may happen.
                     await self._publish(world, failure)
+            self._progress.joined()
             if world.is_finished:
                 finished = True
-                self._say(f"round {world.round}: done{f' ({world.outcome})' if world.outcome else ''}")
+                self._news(f"round {world.round}: done{f' ({world.outcome})' if world.outcome else ''}")
             elif failure is not None and (world.ended is None or world.ended.kind == "waiting"):
                 if world.failures >= self._config.max_restarts:
                     return await self._give_up(world, failure)
                 handler.fail(str(failure))
                 await self._read_deaths(world)
                 count = f"failure {world.failures + 1} of at most {self._config.max_restarts}"
-                self._say(f"round {world.round}: joining again after {count}")
+                self._news(f"round {world.round}: joining again after {count}")
             else:
                 reason = world.ended.reason if world.ended is not None else "the workers were stopped"
-                self._say(f"{reason}; the workers were stopped, joining again")
+                self._news(f"{reason}; the workers were stopped, joining again")
                 deaths = await self._read_deaths(world)
                 if gone := await self._fallen(handler, world, deaths):
                     self._say(f"{gone}; fewer than {self._params.min_nodes} nodes remain, giving up")
                     return ExitStatus.FAILED
-            self._progress.joining()
+            self._progress.joining(handler, self._params.endpoint)
         if not finished:
-            self._say(
+            self._news(
                 f"the job {self._params.run_id!r} is over and did not need this node; a new job needs a new --rdzv-id"
             )
         return ExitStatus.DONE
@@ -347,7 +344,10 @@ class ElasticAgent:
         return ""
 
     def _say(self, text: str) -> None:
-        self._config.say(text)
+        self._config.display.say(text)
+
+    def _news(self, text: str) -> None:
+        self._config.display.news(text)
 
 
 async def run_agent(config: AgentConfig) -> ExitStatus:

@@ -95,6 +95,7 @@ _TEE = "To files and, as [default0]:line, here; SPEC as for -r."
 @option("--local-addr", cls=RareOption, metavar="A", help="Own address for the other nodes, if found wrongly.")
 @option("-r", "--redirects", cls=RareOption, callback=_read_output, default="0", metavar="SPEC", help=_REDIRECTS)
 @option("-t", "--tee", cls=RareOption, callback=_read_output, default="0", metavar="SPEC", help=_TEE)
+@option("-q", "--quiet", cls=RareOption, is_flag=True, help="Say only what goes wrong.")
 @option("--monitor-interval", cls=RareOption, type=float, metavar="S", help="Without effect: nothing here polls.")
 @option("--shutdown-timeout", cls=RareOption, type=_SECONDS, default=30, metavar="S", help="SIGTERM to SIGKILL.  [30]")
 @help_all_option
@@ -126,6 +127,7 @@ def make_config(options: Mapping[str, Any], event_loop: str) -> AgentConfig:
     """
     from ..agent import AgentConfig, worker_argv
     from ..agent.logs import OutputPlan
+    from .live import display
 
     try:
         argv = worker_argv(options["command"], module=options["module"], no_python=options["no_python"])
@@ -142,6 +144,7 @@ def make_config(options: Mapping[str, Any], event_loop: str) -> AgentConfig:
         output=OutputPlan(options["log_dir"], options["redirects"], options["tee"]),
         embedded=embedded,
         serve=(sys.executable, "-m", "arendezvous", "serve", "--event-loop", loop),
+        display=display(quiet=options["quiet"]),
     )
 
 

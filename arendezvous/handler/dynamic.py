@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import anyio
@@ -334,7 +335,7 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
         leases = await self._bounded("status", lambda: self.store.leases(self._keys.beats))
         now = self._env.now()
         reason = executor.reason if executor.role is not None else sentence(_spectator(executor.me, state), now)
-        return describe(
+        found = describe(
             state,
             leases,
             self._keys,
@@ -342,10 +343,12 @@ class DynamicRendezvousHandler(RendezvousHandler, RoundKeeper):
             reason=reason,
             previous=self._info.participants if self._info is not None else (),
             bounds=(self._settings.min_nodes, self._settings.max_nodes),
-            wake_at=max(0.0, executor.wake_at - now)
-            if executor.role is not None and executor.wake_at < math.inf
-            else None,
         )
+        if executor.role is None:
+            return found
+        join_left, last_call_left = executor.limits_left(now)
+        wake_at = max(0.0, executor.wake_at - now) if executor.wake_at < math.inf else None
+        return replace(found, wake_at=wake_at, join_left=join_left, last_call_left=last_call_left)
 
     def changes(self) -> Changes:
         """Every change of the membership from now on."""

@@ -173,6 +173,16 @@ class Executor:
         """Ask ``decide`` again."""
         self._kick.set()
 
+    def limits_left(self, now: float) -> tuple[float | None, float | None]:
+        """Seconds until this node gives up, and until its last call is over; None for what does not run."""
+        join = call = None
+        if self.role is Role.JOINING and not self.memory.redundant:
+            join = max(0.0, self.memory.join_since + self._limits.join - now)
+        seen, state = self.memory.min_seen, self.state
+        if seen is not None and state is not None and not state.complete and seen[0] == state.round_nonce:
+            call = max(0.0, seen[1] + state.settings.last_call - now)
+        return join, call
+
     async def news(self) -> None:
         """Wait until the agreed state was read anew."""
         await self._news.wait()

@@ -54,6 +54,8 @@ class RendezvousStatus:
         missing: Members of the last complete round that have not come back to the one that is forming.
         reason: What it waits for, as a sentence.
         wake_at: Seconds until that may change without news; None when only news can.
+        join_left: Seconds until the node that looks gives up; None when it does not join, or waits as a spare.
+        last_call_left: Seconds until it would freeze the round without another joiner; None before the minimum.
     """
 
     run_id: str
@@ -68,6 +70,8 @@ class RendezvousStatus:
     missing: tuple[NodeDesc, ...]
     reason: str
     wake_at: float | None = None
+    join_left: float | None = None
+    last_call_left: float | None = None
 
     @property
     def participants(self) -> tuple[NodeStatus, ...]:
@@ -104,13 +108,10 @@ def describe(
     reason: str,
     previous: Iterable[NodeDesc] = (),
     bounds: tuple[int, int] = (1, 1),
-    wake_at: float | None = None,
 ) -> RendezvousStatus:
     """Build a status from a state and the leases that were read after it."""
     if state is None:
-        return RendezvousStatus(
-            keys.run_id, endpoint, None, False, "no", *bounds, 0, (), tuple(previous), reason, wake_at
-        )
+        return RendezvousStatus(keys.run_id, endpoint, None, False, "no", *bounds, 0, (), tuple(previous), reason)
     ages = {info.key: info for info in leases}
     seats = state.seats
 
@@ -144,5 +145,4 @@ def describe(
         nodes=tuple(rows),
         missing=tuple(node for node in previous if node.triple not in here),
         reason=reason,
-        wake_at=wake_at,
     )

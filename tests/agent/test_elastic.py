@@ -16,6 +16,7 @@ import pytest
 
 from arendezvous import RendezvousParameters, create_handler
 from arendezvous.agent import AgentConfig, ElasticAgent, ExitStatus
+from arendezvous.agent.display import Lines
 from tests.support import SLOW, fail_after
 
 from .processes import Command, Stage, eventually, is_running
@@ -439,8 +440,8 @@ async def test_an_agent_in_this_process_returns_its_status() -> None:
     lines: list[str] = []
     params = RendezvousParameters("p10d", "", "job")
     with fail_after(20):
-        config = AgentConfig(params=params, argv=("true",), embedded=True, say=lines.append)
+        config = AgentConfig(params=params, argv=("true",), embedded=True, display=Lines(lines.append))
         assert await ElasticAgent(config).run() is ExitStatus.DONE
-        config = AgentConfig(params=params, argv=("false",), embedded=True, say=lines.append)
+        config = AgentConfig(params=params, argv=("false",), embedded=True, display=Lines(lines.append))
         assert await ElasticAgent(config).run() is ExitStatus.FAILED
     assert any("exited with status 1, and --max-restarts is 0" in line for line in lines)
