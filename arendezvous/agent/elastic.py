@@ -39,6 +39,8 @@ _LOOK_AROUND = 0.25
 _VERDICT = 3.0
 #: Seconds that leaving may take when a signal ends this node; the handler bounds it by itself.
 _LEAVE_LIMIT = 3.0
+#: Seconds in which a signal that has come is heard.
+_HEARING = 0.1
 
 
 class ExitStatus(enum.IntEnum):
@@ -120,8 +122,14 @@ class ElasticAgent:
             async with anyio.create_task_group() as tg:
                 scope = anyio.CancelScope()
                 tg.start_soon(self._obey_signals, signals, scope)
-                with scope:
-                    status = await self._take_part()
+                try:
+                    with scope:
+                        status = await self._take_part()
+                except Exception as exc:  # outside the scope: inside, a cancellation may be part of the group
+                    error = _leaf(exc)
+                    if not isinstance(error, (WorkerGroupError, RendezvousError)):
+                        raise
+                    status = await self._ended_by(error)
                 tg.cancel_scope.cancel()
         if self._signal is None:
             return status
@@ -158,18 +166,18 @@ class ElasticAgent:
         except OSError as exc:
             self._say(f"the log directory cannot be made: {exc.filename or ''}: {exc.strerror or exc}; see --log-dir")
             return ExitStatus.USAGE
-        try:
-            async with self._progress.tell(), self._reached() as handler, self._progress.watch(handler):
-                return await self._rounds(handler)
-        except Exception as exc:
-            error = _leaf(exc)
-            if isinstance(error, WorkerGroupError):
-                self._say(str(error))
-                return ExitStatus.FAILED
-            if isinstance(error, RendezvousError):
-                self._say(" ".join([str(error), *getattr(error, "__notes__", ())]))
-                return ExitStatus.RENDEZVOUS
-            raise
+        async with self._progress.tell(), self._reached() as handler, self._progress.watch(handler):
+            return await self._rounds(handler)
+
+    async def _ended_by(self, error: WorkerGroupError | RendezvousError) -> ExitStatus:
+        if isinstance(error, RendezvousError):
+            self._say(" ".join([str(error), *getattr(error, "__notes__", ())]))
+            return ExitStatus.RENDEZVOUS
+        # A Ctrl-C that kills the supervisor before it has a session of its own comes to this process as well.
+        await anyio.sleep(_HEARING)
+        if self._signal is None:
+            self._say(str(error))
+        return ExitStatus.FAILED
 
     @asynccontextmanager
     async def _reached(self) -> AsyncIterator[RendezvousHandler]:

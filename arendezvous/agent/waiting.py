@@ -106,9 +106,6 @@ def status_line(status: RendezvousStatus, age: float, width: int) -> str:
     else:
         bounds = f"min {status.min_nodes}, max {status.max_nodes}"
         head = f"round {status.round}: {len(status.participants)} joined ({bounds})"
-        more = status.min_nodes - len(status.participants)
-        if more > 0:
-            head += f", {more} more needed"
     tail = ""
     if status.last_call_left is not None:
         tail += f", last call {_seconds(status.last_call_left - age)}"

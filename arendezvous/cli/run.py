@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .app import event_loop_option, mistake, run_in_loop
+from .early import signals_end_it
 from .options import option
 from .pages import RareOption, help_all_option
 
@@ -109,14 +110,15 @@ def run(event_loop: str, **options: Any) -> int:
     Example:
       arendezvous run --nnodes 1:4 --rdzv-id a --rdzv-endpoint h:29400 -- train.py
     """
-    config = make_config(options, event_loop)
-    from ..agent import ElasticAgent
+    with signals_end_it():
+        config = make_config(options, event_loop)
+        from ..agent import ElasticAgent
 
-    try:
-        agent = ElasticAgent(config)
-    except ValueError as exc:
-        raise mistake(exc) from exc
-    return run_in_loop(agent.run, event_loop)
+        try:
+            agent = ElasticAgent(config)
+        except ValueError as exc:
+            raise mistake(exc) from exc
+        return run_in_loop(agent.run, event_loop)
 
 
 def make_config(options: Mapping[str, Any], event_loop: str) -> AgentConfig:

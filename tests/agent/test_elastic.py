@@ -445,3 +445,20 @@ async def test_an_agent_in_this_process_returns_its_status() -> None:
         config = AgentConfig(params=params, argv=("false",), embedded=True, display=Lines(lines.append))
         assert await ElasticAgent(config).run() is ExitStatus.FAILED
     assert any("exited with status 1, and --max-restarts is 0" in line for line in lines)
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_a_supervisor_that_dies_at_birth_is_named_unless_a_signal_is_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: bool
+) -> None:
+    script = tmp_path / "supervisor.py"
+    script.write_text(f"import os, signal\n{heard} and os.kill(os.getppid(), signal.SIGINT)\nos._exit(1)\n")
+    monkeypatch.setattr("arendezvous.agent.workers._SUPERVISOR", script)
+    lines: list[str] = []
+    params = RendezvousParameters("p10d", "", "job")
+    config = AgentConfig(params=params, argv=("true",), embedded=True, display=Lines(lines.append))
+    with fail_after(20):
+        status = await ElasticAgent(config).run()
+    assert status is (ExitStatus.INTERRUPTED if heard else ExitStatus.FAILED)
+    assert any("did not come up" in line for line in lines) != heard
+    assert any("SIGINT: stopping" in line for line in lines) == heard

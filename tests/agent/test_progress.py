@@ -114,7 +114,7 @@ async def test_at_a_terminal_one_line_counts_down_and_goes_when_the_node_is_in()
                 assert terminal.now is None  # at once
                 await anyio.sleep(10)
                 assert terminal.now is not None
-                assert "1 joined (min 2, max 2), 1 more needed, gives up in 590 s" in terminal.now
+                assert "1 joined (min 2, max 2), gives up in 590 s" in terminal.now
                 drawings = len(terminal.drawn)
                 await anyio.sleep(10)
                 assert 18 <= len(terminal.drawn) - drawings <= 30

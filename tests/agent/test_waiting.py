@@ -27,7 +27,7 @@ def forming(joined: int = 1, missing: Sequence[str] = (), **attributes: Any) -> 
 
 
 def test_the_line_of_a_round_that_forms() -> None:
-    assert status_line(forming(), 0, 200) == "round 4: 1 joined (min 2, max 8), 1 more needed, h:29400"
+    assert status_line(forming(), 0, 200) == "round 4: 1 joined (min 2, max 8), h:29400"
     status = forming(3, ["n1", "n2"], join_left=600.0, last_call_left=29.6)
     assert status_line(status, 2.0, 200) == (
         f"round 4: 3 joined (min 2, max 8), missing: {status.missing[0]!r} and {status.missing[1]!r},"
@@ -90,7 +90,7 @@ async def test_a_node_that_joins_tells_who_is_in_and_when_it_gives_up() -> None:
             assert "1/3 nodes joined round 0 (min 2, max 3); at least 1 more must join" in waiting.sentence()
             assert waiting.sentence().endswith("; gives up in 500 s")
             await anyio.sleep(50)
-            assert "1 joined (min 2, max 3), 1 more needed, gives up in 450 s" in waiting.line(200)
+            assert "1 joined (min 2, max 3), gives up in 450 s" in waiting.line(200)
             other = DynamicRendezvousHandler.from_store(store, PARAMS)
             async with other:
                 tg.start_soon(other.next_rendezvous)
