@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
+from pathlib import Path
 
 import pytest
 
@@ -198,8 +199,10 @@ def test_the_last_lines_of_a_worker_that_failed_are_shown_on_every_node(stage: S
 
 def test_logs_are_teed_with_a_prefix_and_kept_for_each_worker_and_round(stage: Stage) -> None:
     script = (
-        "import os, sys\n"
+        "import os, sys, time\n"
         "print('out', os.environ['RANK'], flush=True)\n"
+        "if os.environ['RANK'] == '0': open('zero', 'w').close()\n"
+        "while not os.path.exists('zero'): time.sleep(0.01)\n"  # or the end of 1 might stop 0 before it prints
         "if os.environ['RANK'] == '1': sys.stderr.write('half'); sys.stderr.flush()\n"
         "sys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and os.environ['RANK'] == '1')\n"
     )
