@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -21,10 +20,10 @@ def signals_end_it() -> Iterator[None]:
     their first half second). Nothing is open yet, and nothing is lost. An event loop leaves handlers alone that are
     not the interpreter's own, and restores them when its receiver of signals ends.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, _end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        before = {number: signal.signal(number, _end) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread, where no signal arrives
+        before = {}
     try:
         yield
     finally:

@@ -3,12 +3,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
 import arendezvous
 from arendezvous.cli import main
 from tests.agent.processes import ROOT
+from tests.support import SLOW
 
 
 def test_help_of_every_command_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,6 +47,16 @@ def test_help_imports_no_event_loop_backend() -> None:
         " & set(sys.modules)), file=sys.stderr)"
     )
     assert python(script).stderr == "[]\n"
+
+
+def test_help_is_there_within_a_third_of_a_second() -> None:
+    def once() -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "arendezvous", "--help"], stdout=subprocess.DEVNULL, check=True)
+        return time.perf_counter() - began
+
+    # The limit of the command line's specification; the best of a few, for other processes are about.
+    assert min(once() for _ in range(5)) < 0.3 * SLOW
 
 
 def test_without_click_the_error_says_which_extra_to_install() -> None:
