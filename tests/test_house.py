@@ -27,7 +27,7 @@ ALLOWED = {
     "trio": r"testing/|cli/",
     "uvloop": r"testing/|cli/",
     "socket": r"store/(server|client|hosting|dialer|ports)\.py|agent/",
-    "threading": r"store/(adapters|file\w*)\.py|cli/story/leash\.py",
+    "threading": r"store/(adapters|file\w*)\.py|cli/story/leash\.py|sync/",
     "fcntl": r"store/(adapters|file\w*)\.py",
     "time": r"cli/|testing/|supervisor\.py|store/hostclock\.py",
     "random": r"handler/entropy\.py|testing/",
